@@ -1,0 +1,22 @@
+# The verbs of this tree. `make` alone lists them.
+.DEFAULT_GOAL := help
+.PHONY: help demo test build check bench asan tsan fuzz clean
+
+help: ## list the verbs
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+demo: ## install what is missing, build, serve the real conversation trace to three tenants
+	@scripts/demo
+test: ## install what is missing, build, run every test
+	@scripts/test
+build: ## install what is missing, build Release into build/bin
+	@scripts/build
+check: ## format, clang-tidy, thread-safety analysis, house rules, one minute of fuzzing a target
+	@scripts/check
+bench: ## every kvartal-bench figure of docs/CLAIMS.md
+	@scripts/bench
+asan: ## the tests under address and undefined-behaviour sanitizers (build-asan/)
+	@scripts/test --sanitize address,undefined
+tsan: ## the tests under the thread sanitizer (build-tsan/)
+	@scripts/test --sanitize thread
+clean: ## remove build/ and build-*/
+	@rm -rf build build-*

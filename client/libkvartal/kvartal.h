@@ -1,0 +1,162 @@
+/* libkvartal: what a serving pod links to use the node's KV cache. C ABI, stable within a major version.
+ *
+ * Shapes. A block is one key's KV bytes: `shard_count` shards of `shard_bytes` each, one shard a node-local rank. Keys are the
+ * engine's own 32-byte chained prefix hashes; a chain is a prompt's keys in order.
+ * Threads. A kv_client may be used by one thread at a time; different clients are independent. The library has one background
+ * thread a client, which renews leases and populates granted memory; it never touches block bytes.
+ * Deadlines. Every call that talks to the daemon takes `deadline_ms` and returns by then. A dead, slow or absent daemon is a miss
+ * or KV_UNAVAILABLE, never a crash or a hang; later calls reconnect by themselves, with back-off, and open the namespaces again.
+ * Memory. Pointers lead straight into mapped shared memory. They stay mapped until kv_detach; their content is yours to read
+ * while you hold the lease, and to write between kv_reserve and kv_commit / kv_abort.
+ * Errors. Functions return a kv_status; kv_last_error tells what was wrong, where and what to do.
+ */
+#ifndef KVARTAL_H_
+#define KVARTAL_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define KV_API __attribute__((visibility("default")))
+#else
+#define KV_API
+#endif
+
+#define KV_KEY_BYTES 32
+#define KV_DIGEST_BYTES 32
+#define KV_GROUP_BYTES 16
+
+typedef enum kv_status {
+  KV_OK = 0,
+  KV_UNAVAILABLE = 1,      /* no daemon, connection lost, deadline passed: treat as a miss */
+  KV_REFUSED = 2,          /* a limit or policy; kv_last_refusal names it */
+  KV_DENIED = 3,           /* nobody vouches for this process */
+  KV_INVALID_ARGUMENT = 4, /* the call was wrong; nothing happened */
+  KV_NOT_FOUND = 5,        /* lease, reservation or namespace has ended */
+  KV_LOST = 6,             /* the bytes are gone or changed under an expired lease: a failed load */
+  KV_UNSUPPORTED = 7       /* the daemon does not have this */
+} kv_status;
+
+typedef enum kv_tier { KV_TIER_HBM = 0, KV_TIER_DRAM = 1, KV_TIER_NVME = 2 } kv_tier;
+
+typedef struct kv_client kv_client;
+typedef struct kv_lease kv_lease;
+
+typedef struct kv_options {
+  size_t struct_size;         /* sizeof(kv_options), so that the struct can grow */
+  const char* socket_path;    /* NULL: $KVARTAL_SOCKET, else /run/kvartal/kvartal.sock */
+  const char* client_name;    /* for the daemon's log, at most 128 bytes; NULL: the program's name */
+  const uint8_t* join_group;  /* KV_GROUP_BYTES of another session's kv_group; NULL: a new engine group */
+  uint32_t deadline_ms;       /* of the attach itself; 0: 1000 */
+} kv_options;
+
+/* Always gives a client, also when no daemon answers (status KV_UNAVAILABLE: every call is a miss until one appears).
+ * KV_DENIED and KV_INVALID_ARGUMENT give none. */
+KV_API kv_status kv_attach(const kv_options* options, kv_client** client);
+/* Ends the session: leases end, unfinished blocks are aborted, memory is unmapped. NULL is allowed. */
+KV_API void kv_detach(kv_client* client);
+
+/* Valid until the next call on this client. Never NULL. */
+KV_API const char* kv_last_error(const kv_client* client);
+/* "tenant_limit", "capacity", ... of the last KV_REFUSED or partly refused call; "" when there was none. */
+KV_API const char* kv_last_refusal(const kv_client* client);
+KV_API const char* kv_status_name(kv_status status);
+/* 1 while a session is up. */
+KV_API int kv_connected(const kv_client* client);
+/* The tenant the daemon took this process for; "" before the first attach. */
+KV_API const char* kv_tenant(const kv_client* client);
+/* What another session of this engine joins with. KV_UNAVAILABLE before the first attach. */
+KV_API kv_status kv_group(const kv_client* client, uint8_t group[KV_GROUP_BYTES]);
+
+typedef struct kv_layout {
+  uint32_t tokens_per_block; /* >= 1 */
+  uint32_t shard_count;      /* node-local ranks that store a part of each block; 1..64 */
+  uint32_t shard_bytes;      /* bytes of one shard; a block is at most 32 MiB */
+} kv_layout;
+
+typedef uint32_t kv_namespace; /* of this client; survives reconnects */
+
+/* `digest` names everything that makes KV incompatible: model, weights, dtype, page layout, hash seed, LoRA, engine, salt. */
+KV_API kv_status kv_open_namespace(kv_client* client, const uint8_t digest[KV_DIGEST_BYTES], const kv_layout* layout,
+                                   kv_namespace* ns, uint32_t deadline_ms);
+
+/* ---- load path */
+
+typedef struct kv_block {
+  const void* data;    /* shard 0 of the block; NULL unless tier is KV_TIER_DRAM */
+  kv_tier tier;
+  uint32_t generation; /* what kv_block_valid compares */
+} kv_block;
+
+/* How many leading keys of the chain are resident, where, and a lease on them. One round trip per 1024 keys.
+ * `prompt_tokens`: tokens of the whole prompt, for hit accounting; 0: count * tokens_per_block.
+ * KV_OK with a lease when at least one block matched; KV_OK with *lease NULL and *matched 0 is a miss. `request` (may be NULL)
+ * receives the number to pass to kv_reserve for the rest of this chain. */
+KV_API kv_status kv_lookup(kv_client* client, kv_namespace ns, const uint8_t* keys, uint32_t count, uint64_t prompt_tokens,
+                           kv_lease** lease, uint32_t* matched, uint64_t* request, uint32_t deadline_ms);
+/* kv_lease_count(lease) elements, in chain order. Valid until the lease is released or loaded. */
+KV_API const kv_block* kv_lease_blocks(const kv_lease* lease);
+KV_API uint32_t kv_lease_count(const kv_lease* lease);
+/* Shard `shard` of block `i`; NULL unless it is in DRAM. */
+KV_API const void* kv_lease_shard(const kv_lease* lease, uint32_t i, uint32_t shard);
+
+/* Brings blocks [first, first + count) of the lease into DRAM. *loaded is how many from `first` on are there now: fewer than
+ * asked when the chain is longer than the tenant may hold at once (use them, kv_release the front, ask again; KV_REFUSED when it is
+ * 0), or when a block was lost (KV_LOST: a miss from there on). */
+KV_API kv_status kv_load(kv_client* client, kv_lease* lease, uint32_t first, uint32_t count, uint32_t* loaded,
+                         uint32_t deadline_ms);
+/* After copying block `i` out: 1 when the bytes were stable all the while, 0 when the lease had ended and they may have changed. */
+KV_API int kv_block_valid(const kv_lease* lease, uint32_t i);
+/* Gives back the first `count` blocks that are left (0: all). When none are left the lease is freed. Indexes into the lease do not
+ * move. NULL is allowed. */
+KV_API void kv_release(kv_client* client, kv_lease* lease, uint32_t count);
+/* Keeps every block of the lease resident until `until_wall_ms` (ms since 1970). */
+KV_API kv_status kv_pin(kv_client* client, kv_lease* lease, uint64_t until_wall_ms, uint32_t deadline_ms);
+/* Makes every lease of this engine group live on. The background thread does it by itself; for tests and stopped processes. */
+KV_API kv_status kv_renew(kv_client* client, uint32_t deadline_ms);
+
+/* ---- store path */
+
+typedef enum kv_reserve_outcome { KV_GRANTED = 0, KV_EXISTS = 1, KV_SLOT_REFUSED = 2 } kv_reserve_outcome;
+
+typedef struct kv_slot {
+  void* data;            /* write shard_bytes here; NULL unless granted */
+  uint64_t reservation;  /* for kv_commit and kv_abort; 0 unless granted */
+  kv_reserve_outcome outcome;
+} kv_slot;
+
+typedef struct kv_reserve_args {
+  size_t struct_size;        /* sizeof(kv_reserve_args) */
+  kv_namespace ns;
+  uint32_t shard;            /* which shard this session writes */
+  const uint8_t* keys;       /* count x KV_KEY_BYTES, consecutive blocks of one chain */
+  uint32_t count;            /* at most 1024 */
+  const uint8_t* parent_key; /* of keys[0]; NULL for the head of a chain */
+  uint32_t first_depth;      /* position of keys[0] in its chain */
+  uint64_t request;          /* from kv_lookup, 0 when there was none */
+} kv_reserve_args;
+
+/* Fills `slots[0..count)`. KV_OK also when some are refused (kv_last_refusal says why); KV_REFUSED when none was granted and none
+ * exists. Slots are charged from this moment. */
+KV_API kv_status kv_reserve(kv_client* client, const kv_reserve_args* args, kv_slot* slots, uint32_t deadline_ms);
+/* Makes filled slots visible; slots that were not granted are passed over. *committed (may be NULL): how many are stored now. */
+KV_API kv_status kv_commit(kv_client* client, const kv_slot* slots, uint32_t count, uint32_t shard, uint32_t* committed,
+                           uint32_t deadline_ms);
+KV_API kv_status kv_abort(kv_client* client, const kv_slot* slots, uint32_t count, uint32_t deadline_ms);
+
+/* Handles what the daemon said unasked (durable blocks, recalls, goodbye) for at most `wait_ms`. Calls do this by themselves;
+ * for programs that wait for durability. *durable (may be NULL): blocks this client committed that would survive kill -9 of the
+ * daemon, in total. */
+KV_API kv_status kv_poll(kv_client* client, uint32_t wait_ms, uint64_t* durable);
+/* Called from kv_poll and other calls for each reservation that became durable. */
+KV_API void kv_on_durable(kv_client* client, void (*callback)(void* context, uint64_t reservation), void* context);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  /* KVARTAL_H_ */

@@ -1,0 +1,23 @@
+// A size as Kubernetes writes it ("10Gi", "500M", 4096) or an integer percent ("25%") of a pool's capacity.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "daemon/base/status.h"
+
+namespace kvartal::crds {
+
+struct Quantity {
+  uint64_t bytes = 0;
+  uint32_t percent = 0;     // 1..100 when it is a percentage
+  bool is_percent = false;
+
+  uint64_t Resolve(uint64_t capacity_bytes) const;
+};
+
+// InvalidArgument says what is allowed. No floats, no negative values, no overflow.
+absl::StatusOr<Quantity> ParseQuantity(std::string_view text);
+
+}  // namespace kvartal::crds

@@ -1,0 +1,63 @@
+// Every bound of the daemon with its reason. Relations between them are asserted at the end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "daemon/base/units.h"
+
+namespace kvartal {
+
+// --- memory layout
+inline constexpr uint64_t kSlotAlignBytes = 4 * kKiB;       // O_DIRECT and page granularity; a SlotId counts these
+inline constexpr uint64_t kExtentAlignBytes = 2 * kMiB;     // a huge page: populate and punch work in these
+inline constexpr uint64_t kExtentMaxBytes = 64 * kMiB;      // one charge; larger would make a small tenant's growth too coarse
+inline constexpr uint32_t kExtentWastePercentMax = 3;       // extents are sized so that the tail no slot fits in stays below
+inline constexpr uint64_t kBlockBytesMax = 32 * kMiB;       // a 70B block of 64 tokens; larger is a wrong layout
+inline constexpr uint32_t kShardsMax = 64;                  // node-local TP x PP ranks of one engine
+inline constexpr uint64_t kArenaOverCapacity = 4;           // virtual arena size : tier capacity, room for mixed extent sizes
+
+// --- NVMe
+inline constexpr uint64_t kNvmeHeaderBytes = 4 * kKiB;      // one header in front of each payload
+inline constexpr uint64_t kSegmentMinBytes = 16 * kMiB;
+inline constexpr uint64_t kSegmentMaxBytes = 256 * kMiB;
+inline constexpr uint64_t kIoPartBytes = 1 * kMiB;          // larger blocks are cut so that a deadline can cut in
+inline constexpr size_t kDiskQueueMax = 1024;               // submitted and not completed; a full queue is a refusal
+inline constexpr size_t kCatalogQueueMax = 4096;            // metadata batches not yet in RocksDB
+inline constexpr int kCatalogSyncSeconds = 5;               // power loss forgets at most this much
+
+// --- threads
+inline constexpr size_t kMemoryQueueMax = 4096;             // populate and punch requests under way
+inline constexpr size_t kLoopPostMax = 65536;               // callbacks posted to the engine loop and not yet run
+
+// --- engine
+inline constexpr uint32_t kTickMs = 100;                    // TTL and lease resolution
+inline constexpr uint32_t kTickWorkMax = 512;               // entries expired a tick and tenant: a tick never stalls the loop
+inline constexpr size_t kWaitingReservesMax = 1024;         // a node: Reserves that wait for a populate or a write to end
+inline constexpr uint32_t kEvictionsPerReserveMax = 4096;   // bound of one search for space
+inline constexpr size_t kPromotionsMax = 1024;              // a node: NVMe reads under way
+
+// --- attach protocol
+inline constexpr size_t kFrameBytesMax = 64 * kKiB;         // one packet
+inline constexpr uint32_t kKeysPerFrameMax = 1024;          // 32 KiB of keys; a longer chain is several frames
+inline constexpr uint32_t kReservePerFrameMax = 1024;       // slots a Reserve may ask for
+inline constexpr size_t kOutboxFramesMax = 256;             // frames a client has not read yet; then it is cut off
+inline constexpr size_t kSessionsMax = 4096;                // a node
+inline constexpr size_t kSessionsPerTenantDefault = 64;
+inline constexpr size_t kLeasesPerGroupMax = 4096;
+inline constexpr size_t kLeasedBlocksPerGroupMax = 1u << 20;
+inline constexpr size_t kFillingBlocksPerGroupMax = 1u << 16;
+inline constexpr size_t kNamespacesPerTenantMax = 256;
+inline constexpr size_t kUnackedFdsMax = 2;                 // fds in flight to one client
+inline constexpr uint32_t kAttachDeadlineMs = 5000;         // from connect to Attach
+inline constexpr uint32_t kLeaseMsDefault = 10000;
+inline constexpr uint32_t kLeaseMsMax = 60000;
+inline constexpr uint32_t kFramesPerWakeMax = 64;           // one busy client yields to the others after these
+
+static_assert(kExtentAlignBytes % kSlotAlignBytes == 0);
+static_assert(kExtentMaxBytes >= kBlockBytesMax);
+static_assert(kKeysPerFrameMax * 32 < kFrameBytesMax);
+static_assert(kSegmentMinBytes % kExtentAlignBytes == 0);
+static_assert(kNvmeHeaderBytes % kSlotAlignBytes == 0);
+
+}  // namespace kvartal

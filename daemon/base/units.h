@@ -1,0 +1,16 @@
+// Byte units and rounding.
+#pragma once
+
+#include <cstdint>
+
+namespace kvartal {
+
+inline constexpr uint64_t kKiB = 1024;
+inline constexpr uint64_t kMiB = 1024 * kKiB;
+inline constexpr uint64_t kGiB = 1024 * kMiB;
+inline constexpr uint64_t kTiB = 1024 * kGiB;
+
+constexpr uint64_t RoundUp(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+constexpr uint64_t RoundDown(uint64_t value, uint64_t multiple) { return value / multiple * multiple; }
+
+}  // namespace kvartal

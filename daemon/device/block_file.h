@@ -1,0 +1,58 @@
+// The seam to a disk: one preallocated file (or raw device) read and written in aligned parts, off the engine loop.
+// PoolBlockFile (threads with pread/pwrite, O_DIRECT where the file system takes it) is the real one; tests/support/
+// fake_block_file.h the one with faults that a test pumps by hand. Both pass tests/contract.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "daemon/base/event_loop.h"
+#include "daemon/base/status.h"
+
+namespace kvartal::device {
+
+// One transfer of up to two memory parts (a header and its payload) that lie one after another in the file.
+// Offsets, lengths and addresses are multiples of kSlotAlignBytes. Buffers stay alive and unused until `done` has run.
+struct BlockIo {
+  enum class Op : uint8_t { kRead, kWrite };
+  Op op = Op::kRead;
+  uint64_t offset = 0;
+  iovec parts[2] = {};
+  int part_count = 1;
+  // On the disk thread, before a write or after a successful read: checksums and headers belong here, not on the loop.
+  // Not OK ends the transfer with that status (before a write: nothing is written).
+  absl::AnyInvocable<absl::Status()> on_disk_thread;
+  // On the engine loop, exactly once. A short transfer is an error, never success.
+  absl::AnyInvocable<void(absl::Status)> done;
+};
+
+class BlockFile {
+ public:
+  virtual ~BlockFile() = default;
+  virtual uint64_t size_bytes() const = 0;
+  virtual bool direct_io() const = 0;     // what is in effect, read back from the descriptor
+  // False when kDiskQueueMax transfers are under way: a refusal; nothing of `io` will run.
+  [[nodiscard]] virtual bool Submit(BlockIo io) = 0;
+  // On the calling thread, for start-up only.
+  virtual absl::Status ReadNow(uint64_t offset, void* data, size_t bytes) = 0;
+  virtual absl::Status WriteNow(uint64_t offset, const void* data, size_t bytes) = 0;
+  virtual absl::Status Sync() = 0;
+  virtual size_t Pending() const = 0;
+};
+
+struct BlockFileOptions {
+  std::string path;
+  uint64_t size_bytes = 0;      // the file is created and preallocated in full at this size; an existing one is grown to it
+  int threads = 8;
+  size_t queue_max = 0;         // 0: kDiskQueueMax
+};
+// Errors: FailedPrecondition when another process holds the file (flock), ResourceExhausted when the disk is full,
+// each with the path and what to do. Callbacks are posted to `executor`, which must outlive the file.
+absl::StatusOr<std::unique_ptr<BlockFile>> OpenPoolBlockFile(const BlockFileOptions& options, Executor* executor);
+
+}  // namespace kvartal::device

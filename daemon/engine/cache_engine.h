@@ -1,0 +1,184 @@
+// The engine: the verbs of the cache over index, ledger and tiers. Events in, actions out.
+// Confined to the engine loop. Single-threaded and deterministic: time, memory, disk and catalog are injected, so a simulator
+// runs this very code.
+// Invariants: a byte is charged before it exists; nothing is visible before its commit; nothing unverified is served; a leased
+// block is never taken away; a limit is never exceeded, on any path.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/ids.h"
+#include "daemon/base/status.h"
+#include "daemon/block/block_key.h"
+#include "daemon/block/model_layout.h"
+#include "daemon/block/namespace_digest.h"
+#include "daemon/block/tier_kind.h"
+#include "daemon/engine/engine_stats.h"
+#include "daemon/policy/policy_table.h"
+#include "daemon/policy/refusal.h"
+
+namespace kvartal::tier {
+class DramTier;
+class NvmeTier;
+class NvmeCatalog;
+}  // namespace kvartal::tier
+
+namespace kvartal::engine {
+
+struct EngineOptions {
+  std::string eviction = "lru";
+};
+
+// What the engine works on. Not owned; all outlive it. `nvme` and `catalog` are both null on a node without NVMe.
+struct EngineDevices {
+  const Clock* clock = nullptr;
+  tier::DramTier* dram = nullptr;
+  tier::NvmeTier* nvme = nullptr;
+  tier::NvmeCatalog* catalog = nullptr;
+};
+
+// Where one block of a lookup or load is. `arena_offset` and `generation` mean something for kDram only.
+struct BlockPlace {
+  EntryId entry;
+  TierKind tier = TierKind::kDram;
+  uint32_t generation = 0;
+  uint64_t arena_offset = 0;
+};
+
+struct LookupResult {
+  uint32_t matched = 0;        // leading keys that are resident somewhere
+  uint64_t request = 0;        // this request's number: give it to the Reserve of the same request
+};
+
+// One slot of a Reserve.
+enum class ReserveOutcome : uint8_t { kGranted, kExists, kRefused };
+struct ReservedBlock {
+  ReserveOutcome outcome = ReserveOutcome::kRefused;
+  policy::Refusal reason = policy::Refusal::kNone;
+  ReservationId reservation;
+  uint32_t generation = 0;     // of the slot while it is being filled
+  uint64_t arena_offset = 0;   // of this session's shard
+};
+
+struct ReserveRequest {
+  GroupId group;
+  NamespaceId ns;
+  uint32_t shard = 0;
+  uint64_t request = 0;              // from LookupResult; 0: a request of its own
+  std::span<const BlockKey> keys;    // consecutive blocks of one chain
+  const BlockKey* parent = nullptr;  // of keys[0]; nullptr for a head
+  uint32_t first_depth = 0;          // position of keys[0] in its chain
+};
+
+enum class CommitOutcome : uint8_t {
+  kVisible,      // committed; every shard is there
+  kShardStored,  // committed; other shards are still missing
+  kNotFilling,   // unknown, already committed or aborted
+  kNotYours,     // another group's
+};
+
+// What a session of a domain may map. The fds stay the engine's.
+struct DomainMemory {
+  int arena_fd = -1;
+  int generation_fd = -1;
+  uint64_t arena_bytes = 0;
+  struct Range {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+  };
+  std::vector<Range> granted;
+};
+
+// Told on the engine loop. Implemented by attach.
+class EngineObserver {
+ public:
+  virtual ~EngineObserver() = default;
+  // A block this group committed is on NVMe with its metadata: it would survive kill -9.
+  virtual void OnDurable(GroupId group, ReservationId reservation) = 0;
+  // Memory of `domain` that clients may populate in their mapping from now on.
+  virtual void OnGranted(DomainId domain, uint64_t offset, uint64_t bytes) = 0;
+};
+
+class CacheEngine {
+ public:
+  using ReserveDone = absl::AnyInvocable<void(std::vector<ReservedBlock>)>;
+  // `loaded` blocks from the front of the request are in DRAM now and leased; then why it stopped, kNone when all are.
+  struct LoadResult {
+    std::vector<BlockPlace> places;
+    policy::Refusal reason = policy::Refusal::kNone;
+    bool read_failed = false;   // the next block was lost (device error or mismatch): a miss from there on
+  };
+  using LoadDone = absl::AnyInvocable<void(LoadResult)>;
+
+  CacheEngine(const EngineOptions& options, const EngineDevices& devices, std::shared_ptr<const policy::PolicyTable> policy);
+  ~CacheEngine();
+  CacheEngine(const CacheEngine&) = delete;
+  CacheEngine& operator=(const CacheEngine&) = delete;
+
+  void SetObserver(EngineObserver* observer);
+
+  // --- policy
+  // Replaces the snapshot. Tenants that are gone get limits of 0 and are emptied; new limits hold at once for new charges, and
+  // usage above them drains as leases end.
+  void ApplyPolicy(std::shared_ptr<const policy::PolicyTable> policy);
+  const policy::PolicyTable& policy() const;
+  // None for a name the snapshot does not know.
+  TenantId FindTenant(std::string_view name) const;
+  const policy::TenantRules* RulesOf(TenantId tenant) const;
+  DomainId DomainOf(TenantId tenant) const;
+
+  // --- attach
+  // Makes the arena of the tenant's domain at its first call.
+  absl::StatusOr<DomainMemory> OpenMemory(TenantId tenant);
+  // Opens (or finds) a digest of a tenant. InvalidArgument: bad layout; FailedPrecondition: the digest is open with another
+  // layout; ResourceExhausted: kNamespacesPerTenantMax.
+  absl::StatusOr<NamespaceId> OpenNamespace(TenantId tenant, const NamespaceDigest& digest, const ModelLayout& layout);
+  const ModelLayout& LayoutOf(NamespaceId ns) const;
+
+  // --- load path
+  // Walks `keys` until the first gap. Touches and leases every matched block: the caller owes one Release for each. `places` gets
+  // one element a matched block. `first_depth` 0 starts a request; a continued chain passes `request` on.
+  LookupResult Lookup(NamespaceId ns, std::span<const BlockKey> keys, uint64_t prompt_tokens, uint64_t request,
+                      std::vector<BlockPlace>* places);
+  // Brings leased blocks into DRAM, in order, as many as the tenant may hold now. Blocks already there are simply reported.
+  void Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone done);
+  void Release(std::span<const EntryId> entries);
+
+  // --- store path
+  // Answers when every slot is granted or refused; may wait for memory to be populated or for a write to end.
+  void Reserve(const ReserveRequest& request, ReserveDone done);
+  CommitOutcome Commit(GroupId group, ReservationId reservation, uint32_t shard);
+  // True when it was filling and of this group; its slot is free now.
+  bool Abort(GroupId group, ReservationId reservation);
+  // Aborts all that `group` fills, cancels what it waits for, gives its empty extents back. Returns blocks aborted.
+  size_t AbortGroup(GroupId group);
+
+  // --- people
+  // Deletes everything of a tenant, provably: DRAM punched, NVMe zeroed, a tombstone persisted. `done` with bytes deleted.
+  void DropTenant(TenantId tenant, absl::AnyInvocable<void(uint64_t bytes)> done);
+
+  // --- time
+  // Every kTickMs: TTL, empty extents, drains of lowered limits. Bounded work.
+  void Tick();
+  // Reads the catalog (or the headers) back. Lookups are served meanwhile; charges of NVMe wait until `done`.
+  void Recover(absl::AnyInvocable<void(absl::Status)> done);
+  // No new stores; `done` when nothing is under way and the catalog is synced.
+  void Drain(absl::AnyInvocable<void()> done);
+
+  EngineStats stats() const;
+  // KV_CHECKs every invariant that can be recomputed. O(entries): tests and `kvartalctl doctor`.
+  void CheckInvariants() const;
+
+ private:
+  class Core;
+  std::unique_ptr<Core> core_;
+};
+
+}  // namespace kvartal::engine

@@ -1,0 +1,57 @@
+// Plain numbers of the engine, copied out for metrics and `kvartalctl`. No behaviour, no dependencies on the engine.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "daemon/block/tier_kind.h"
+#include "daemon/policy/refusal.h"
+
+namespace kvartal::engine {
+
+struct TenantTierStats {
+  uint64_t charged_bytes = 0, limit_bytes = 0, guarantee_bytes = 0, granted_empty_bytes = 0, peak_bytes = 0;
+  uint64_t blocks = 0;
+  uint64_t evictions = 0;        // copies dropped for space
+  uint64_t expirations = 0;      // copies dropped by TTL or maxAge
+  std::array<uint64_t, policy::kRefusalCount> refusals{};
+};
+
+struct TenantStats {
+  std::string name;
+  std::array<TenantTierStats, kTierCount> tiers;
+  uint64_t entries = 0;
+  uint64_t lookups = 0;
+  uint64_t blocks_asked = 0, blocks_hit = 0;    // over whole requests; hits are the longest resident prefix
+  uint64_t tokens_asked = 0, tokens_hit = 0;
+  uint64_t blocks_stored = 0, blocks_aborted = 0;
+  uint64_t blocks_loaded = 0;                   // promoted from NVMe
+  uint64_t load_failures = 0;
+  uint64_t demotions = 0;                       // copies written to NVMe because DRAM wanted the space
+  uint64_t write_throughs = 0;                  // copies written to NVMe at commit
+  uint64_t durable_blocks = 0;
+};
+
+struct EngineStats {
+  std::vector<TenantStats> tenants;
+  std::array<uint64_t, kTierCount> capacity_bytes{};
+  std::array<uint64_t, kTierCount> charged_bytes{};
+  std::array<uint64_t, kTierCount> reclaiming_bytes{};
+  uint64_t entries = 0;
+  uint64_t index_bytes = 0;
+  uint64_t leased_blocks = 0;
+  uint64_t waiting_reserves = 0;
+  uint64_t loads_under_way = 0;
+  uint64_t writes_under_way = 0;
+  uint64_t stray_bytes_punched = 0;
+  std::string policy_version;
+  bool nvme_present = false;
+  bool nvme_healthy = false;
+  bool recovering = false;
+  bool draining = false;
+  uint64_t nvme_read_errors = 0, nvme_write_errors = 0, nvme_mismatches = 0;
+};
+
+}  // namespace kvartal::engine

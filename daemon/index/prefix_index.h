@@ -1,0 +1,87 @@
+// Key -> block entry: what is resident, where, who its parent is. Metadata only, no bytes.
+// Confined to the engine loop.
+// Invariants: an entry is found by exactly one (namespace, key); `children` counts the live entries that name it as parent; an
+// entry with children is never erased (it stays as a placeholder without copies); EntryIds are reused after Erase only.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "daemon/base/ids.h"
+#include "daemon/block/block_key.h"
+#include "daemon/block/block_state.h"
+#include "daemon/block/tier_kind.h"
+
+namespace kvartal::index {
+
+struct TierCopy {
+  SlotId slot;            // None: no copy in this tier
+  uint32_t children = 0;  // children that have a copy in this tier: 0 means "a leaf here"
+};
+
+// One block. 96 bytes: ten million of them are the budget of a node.
+struct Entry {
+  BlockKey key;
+  NamespaceId ns;
+  EntryId parent;
+  uint32_t children = 0;
+  uint32_t depth = 0;  // position in its chain, 0 = head
+  std::array<TierCopy, kTierCount> copies;
+  uint64_t last_touch = 0;          // number of the last request that touched it, per engine; orders LRU
+  uint32_t last_access_tick = 0;    // engine ticks; TTL counts from here
+  uint32_t first_commit_tick = 0;   // maxAge counts from here
+  uint16_t lease_count = 0;
+  BlockState state = BlockState::kGone;  // kGone, kReserved, kFilling or kCommitted
+  bool writing = false;                  // a copy to a lower tier is under way: its source may not be freed
+  bool reading = false;                  // a promotion is under way
+  uint8_t frequency = 0;                 // touches, saturating: the eviction order's class input
+  bool durable = false;                  // its NVMe copy is written and its metadata is in the catalog
+
+  TierCopy& copy(TierKind tier) { return copies[TierIndex(tier)]; }
+  const TierCopy& copy(TierKind tier) const { return copies[TierIndex(tier)]; }
+  bool resident(TierKind tier) const { return copies[TierIndex(tier)].slot.valid(); }
+};
+static_assert(sizeof(Entry) <= 96);
+
+class PrefixIndex {
+ public:
+  PrefixIndex();
+  ~PrefixIndex();
+  PrefixIndex(const PrefixIndex&) = delete;
+  PrefixIndex& operator=(const PrefixIndex&) = delete;
+
+  // None when absent.
+  EntryId Find(NamespaceId ns, const BlockKey& key) const;
+  // Finds each key into `out` (same length; None where absent). Probes are prefetched in a pipeline, so a chain costs far less
+  // than one cache miss a block. Does not stop at gaps.
+  void FindChain(NamespaceId ns, std::span<const BlockKey> keys, std::span<EntryId> out) const;
+
+  // Adds an entry in state kGone with no copies. REQUIRES: absent; `parent` None or live. Raises the parent's `children`.
+  EntryId Insert(NamespaceId ns, const BlockKey& key, EntryId parent, uint32_t depth);
+  // REQUIRES: no copies, no leases, no I/O under way, children == 0. Lowers the parent's `children`.
+  void Erase(EntryId id);
+
+  // Sets or clears the copy of one tier and keeps the parent's per-tier `children` right.
+  void SetCopy(EntryId id, TierKind tier, SlotId slot);
+  void ClearCopy(EntryId id, TierKind tier);
+
+  Entry& at(EntryId id);
+  const Entry& at(EntryId id) const;
+  bool IsLive(EntryId id) const;
+
+  size_t size() const { return live_; }
+  // Bytes held by entries and table, capacity included.
+  size_t MemoryBytes() const;
+
+ private:
+  // see prefix_index.cc
+  struct Table;
+  std::unique_ptr<Table> table_;
+  size_t live_ = 0;
+};
+
+}  // namespace kvartal::index

@@ -1,0 +1,64 @@
+// The bytes on disk: superblock, segment headers, block headers. docs/ON_DISK_FORMAT.md describes them; this file is the only
+// code that encodes or decodes them. Pure functions over byte spans; little-endian; any input is safe to decode.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "daemon/base/limits.h"
+#include "daemon/base/status.h"
+#include "daemon/block/block_key.h"
+#include "daemon/block/namespace_digest.h"
+
+namespace kvartal::tier {
+
+inline constexpr uint32_t kNvmeFormatVersion = 1;
+using OwnerUidHash = std::array<uint8_t, 16>;  // of the tenant's uid: owners survive renaming and restarts
+
+// Who a block is, everywhere outside this process. What a header must say for a read to count.
+struct BlockIdentity {
+  BlockKey key;
+  NamespaceDigest digest;
+  OwnerUidHash owner{};
+  BlockKey parent;             // all zero for a head
+  uint32_t depth = 0;
+  uint32_t payload_bytes = 0;  // slot payload, padding included
+  uint32_t tokens_per_block = 0;
+  uint32_t shard_count = 1;
+  uint32_t shard_bytes = 0;
+};
+
+struct BlockHeader {
+  BlockIdentity identity;
+  uint64_t generation = 0;        // one counter a device: tells a reused slot from its past
+  int64_t first_commit_ms = 0;    // wall clock
+  int64_t last_access_ms = 0;     // wall clock, as of the write
+  uint64_t payload_xxh3 = 0;
+};
+
+struct Superblock {
+  std::array<uint8_t, 16> device_uuid{};
+  uint64_t file_bytes = 0;
+  uint64_t segment_bytes = 0;
+};
+
+struct SegmentHeader {
+  std::array<uint8_t, 16> device_uuid{};
+  uint32_t segment = 0;
+  uint32_t payload_bytes = 0;     // of each slot; slots follow the segment header back to back
+};
+
+// Each encodes into exactly kNvmeHeaderBytes. Decode: DataLoss with what was wrong (magic, crc, bounds); FailedPrecondition when
+// the format version is another.
+void EncodeSuperblock(const Superblock& in, std::span<std::byte> out);
+absl::StatusOr<Superblock> DecodeSuperblock(std::span<const std::byte> in);
+void EncodeSegmentHeader(const SegmentHeader& in, std::span<std::byte> out);
+absl::StatusOr<SegmentHeader> DecodeSegmentHeader(std::span<const std::byte> in);
+void EncodeBlockHeader(const BlockHeader& in, std::span<std::byte> out);
+absl::StatusOr<BlockHeader> DecodeBlockHeader(std::span<const std::byte> in);
+
+uint64_t PayloadChecksum(std::span<const std::byte> payload);  // xxh3-64
+
+}  // namespace kvartal::tier
