@@ -150,6 +150,9 @@ class CacheEngine {
   // Brings leased blocks into DRAM, in order, as many as the tenant may hold now. Blocks already there are simply reported.
   void Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone done);
   void Release(std::span<const EntryId> entries);
+  // Keeps blocks resident until a wall-clock time, against eviction and TTL. kTenantLimit when the tenant's pinned bytes would
+  // exceed its guarantee in DRAM + NVMe: a pin that cannot be kept is refused, not forgotten.
+  policy::Refusal Pin(std::span<const EntryId> entries, int64_t until_wall_ms);
 
   // --- store path
   // Answers when every slot is granted or refused; may wait for memory to be populated or for a write to end.

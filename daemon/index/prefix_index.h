@@ -39,6 +39,7 @@ struct Entry {
   bool writing = false;                  // a copy to a lower tier is under way: its source may not be freed
   bool reading = false;                  // a promotion is under way
   uint8_t frequency = 0;                 // touches, saturating: the eviction order's class input
+  bool pinned = false;                   // kept against eviction and TTL
   bool durable = false;                  // its NVMe copy is written and its metadata is in the catalog
 
   TierCopy& copy(TierKind tier) { return copies[TierIndex(tier)]; }
