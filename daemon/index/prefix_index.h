@@ -66,6 +66,9 @@ class PrefixIndex {
   // REQUIRES: no copies, no leases, no I/O under way, children == 0. Lowers the parent's `children`.
   void Erase(EntryId id);
 
+  // Recovery meets children before parents. REQUIRES: `id` has no parent yet; no cycle.
+  void SetParent(EntryId id, EntryId parent);
+
   // Sets or clears the copy of one tier and keeps the parent's per-tier `children` right.
   void SetCopy(EntryId id, TierKind tier, SlotId slot);
   void ClearCopy(EntryId id, TierKind tier);
@@ -73,6 +76,9 @@ class PrefixIndex {
   Entry& at(EntryId id);
   const Entry& at(EntryId id) const;
   bool IsLive(EntryId id) const;
+
+  // Every live id is below this one: for walks over all entries.
+  uint32_t id_limit() const;
 
   size_t size() const { return live_; }
   // Bytes held by entries and table, capacity included.
