@@ -54,10 +54,40 @@ inline constexpr uint32_t kLeaseMsDefault = 10000;
 inline constexpr uint32_t kLeaseMsMax = 60000;
 inline constexpr uint32_t kFramesPerWakeMax = 64;           // one busy client yields to the others after these
 
+// --- manifests and configuration
+inline constexpr size_t kYamlBytesMax = 1024 * kKiB;        // one file; an object in Kubernetes is smaller than 1.5 MB
+inline constexpr size_t kYamlDepthMax = 32;                 // ours nest 8 deep, a copied managedFields about 16
+inline constexpr size_t kYamlNodesMax = 65536;              // bounds memory and time of one file
+inline constexpr size_t kYamlFindingsMax = 16;              // errors told at once; the rest is counted
+inline constexpr size_t kPolicyFilesMax = 1024;             // files of a policy folder
+inline constexpr size_t kTenantsMax = 4096;                 // a node; each is a set of metric series
+inline constexpr size_t kSubjectsMax = 64;                  // a policy
+inline constexpr size_t kPoolClaimsMax = 16;                // a policy
+inline constexpr size_t kCodecsMax = 16;                    // a policy
+inline constexpr size_t kCodecModelsMax = 64;               // a codec rule
+inline constexpr size_t kGrantsMax = 64;                    // a pool; more would not fit the cost budget of the schema's rules
+inline constexpr size_t kGroupsMax = 64;                    // GPU groups or share groups of a pool
+inline constexpr size_t kGroupGpusMax = 64;                 // a GPU group: 8 GPUs in 7 MIG slices
+inline constexpr size_t kMatchLabelsMax = 32;               // a selector
+inline constexpr int64_t kSecondsMax = 10ll * 365 * 86400;  // a TTL or an age; in milliseconds far from overflow
+inline constexpr int64_t kWeightMax = 10000;
+inline constexpr int64_t kEntriesMax = 4294967294;          // EntryId's largest valid value
+inline constexpr uint64_t kSizeBytesMax = INT64_MAX;        // a Quantity; what Kubernetes can hold
+inline constexpr uint64_t kDramBytesMin = kExtentAlignBytes;
+inline constexpr uint64_t kDramBytesMax = (uint64_t{UINT32_MAX} * kSlotAlignBytes) / kArenaOverCapacity;  // SlotId's reach
+inline constexpr uint64_t kNvmeBytesMin = 64 * kMiB;        // four segments: fewer cannot serve several slot sizes
+inline constexpr uint64_t kNvmeBytesMax = uint64_t{UINT32_MAX} * kSlotAlignBytes;                         // SlotId's reach
+inline constexpr int kDiskThreadsMax = 64;                  // a disk; deeper queues only add latency
+inline constexpr size_t kDoorsMax = 256;                    // `socket` attestor: one listener each
+inline constexpr size_t kSocketPathMax = 107;               // sockaddr_un::sun_path with its final zero
+inline constexpr uint32_t kLeaseMsMin = kTickMs;
+
 static_assert(kExtentAlignBytes % kSlotAlignBytes == 0);
 static_assert(kExtentMaxBytes >= kBlockBytesMax);
 static_assert(kKeysPerFrameMax * 32 < kFrameBytesMax);
 static_assert(kSegmentMinBytes % kExtentAlignBytes == 0);
 static_assert(kNvmeHeaderBytes % kSlotAlignBytes == 0);
+static_assert(kNvmeBytesMin >= 4 * kSegmentMinBytes);
+static_assert(kLeaseMsDefault >= kLeaseMsMin && kLeaseMsDefault <= kLeaseMsMax);
 
 }  // namespace kvartal

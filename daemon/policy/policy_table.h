@@ -36,7 +36,7 @@ struct TenantRules {
   SlaTier sla = SlaTier::kStandard;
   uint32_t weight = 200;
   std::array<TierQuota, kTierCount> quota;
-  std::array<uint64_t, kTierCount> ttl_ms;   // 0: never by idleness
+  std::array<uint64_t, kTierCount> ttl_ms{};  // 0: never by idleness
   OnExpiry on_expiry = OnExpiry::kDemote;
   uint64_t max_age_ms = 0;                   // 0: no limit
   uint64_t max_entries = kNoLimit;
