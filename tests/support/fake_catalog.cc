@@ -1,0 +1,155 @@
+#include "tests/support/fake_catalog.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "daemon/base/check.h"
+#include "daemon/base/limits.h"
+
+namespace kvartal::testing {
+
+using tier::BlockHeader;
+using tier::CatalogRecord;
+using tier::OwnerUidHash;
+
+struct FakeCatalog::State : public std::enable_shared_from_this<FakeCatalog::State> {
+  using Operation = absl::AnyInvocable<void(State&)>;
+
+  Executor* executor = nullptr;
+  std::shared_ptr<CatalogDisk> disk;
+  bool was_empty = true;
+  bool loaded = false;
+  std::deque<Operation> operations;
+  size_t puts_under_way = 0;
+  size_t queue_max = kCatalogQueueMax;
+  size_t load_batch = 16;
+  bool held = false;
+  absl::Status write_status;
+  absl::Status load_status;
+  Counts counts;
+
+  void Enqueue(Operation operation) {
+    operations.push_back(std::move(operation));
+    PostOne();
+  }
+
+  // Weak: what is still queued when the catalog is gone was lost with the process.
+  void PostOne() {
+    executor->Post([weak = weak_from_this()] {
+      if (std::shared_ptr<State> state = weak.lock()) state->RunOne();
+    });
+  }
+
+  void RunOne() {
+    if (held || operations.empty()) return;
+    Operation operation = std::move(operations.front());
+    operations.pop_front();
+    operation(*this);
+  }
+
+  bool Covered(const BlockHeader& header) const {
+    const auto tombstone = disk->tombstones.find(header.identity.owner);
+    return tombstone != disk->tombstones.end() && header.first_commit_ms < tombstone->second;
+  }
+
+  std::vector<std::vector<CatalogRecord>> LiveBatches() const {
+    std::vector<std::vector<CatalogRecord>> batches;
+    for (const auto& [slot, header] : disk->records) {
+      if (Covered(header)) continue;
+      if (batches.empty() || batches.back().size() >= load_batch) batches.emplace_back();
+      batches.back().push_back({SlotId(slot), header});
+    }
+    return batches;
+  }
+};
+
+FakeCatalog::FakeCatalog(Executor* executor) : FakeCatalog(executor, std::make_shared<CatalogDisk>()) {}
+
+FakeCatalog::FakeCatalog(Executor* executor, std::shared_ptr<CatalogDisk> disk) : state_(std::make_shared<State>()) {
+  state_->executor = executor;
+  state_->was_empty = !disk->exists;
+  disk->exists = true;
+  state_->disk = std::move(disk);
+}
+
+FakeCatalog::~FakeCatalog() = default;
+
+bool FakeCatalog::Put(const CatalogRecord& record, absl::AnyInvocable<void(absl::Status)> done) {
+  KV_CHECK(record.slot.valid() && done != nullptr);
+  if (state_->puts_under_way >= state_->queue_max) return false;
+  ++state_->puts_under_way;
+  state_->Enqueue([record, done = std::move(done)](State& state) mutable {
+    --state.puts_under_way;
+    ++state.counts.puts;
+    if (state.write_status.ok()) state.disk->records[record.slot.value()] = record.header;
+    done(state.write_status);
+  });
+  return true;
+}
+
+void FakeCatalog::Delete(SlotId slot) {
+  KV_CHECK(slot.valid());
+  state_->Enqueue([slot](State& state) {
+    ++state.counts.deletes;
+    state.disk->records.erase(slot.value());
+  });
+}
+
+void FakeCatalog::PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms,
+                               absl::AnyInvocable<void(absl::Status)> done) {
+  state_->Enqueue([owner, before_wall_ms, done = std::move(done)](State& state) mutable {
+    ++state.counts.tombstones;
+    if (state.write_status.ok()) {
+      int64_t& before = state.disk->tombstones[owner];
+      before = std::max(before, before_wall_ms);
+    }
+    done(state.write_status);
+  });
+}
+
+void FakeCatalog::Load(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch,
+                       absl::AnyInvocable<void(absl::Status)> done) {
+  KV_CHECK(!state_->loaded);
+  state_->loaded = true;
+  auto shared = std::make_shared<absl::AnyInvocable<void(std::vector<CatalogRecord>)>>(std::move(batch));
+  state_->Enqueue([shared, done = std::move(done)](State& state) mutable {
+    ++state.counts.loads;
+    std::vector<std::vector<CatalogRecord>> batches = state.LiveBatches();
+    absl::Status status = std::exchange(state.load_status, absl::OkStatus());
+    if (!status.ok() && batches.size() > 1) batches.resize(1);
+    // Each batch is a callback of its own: lookups and deletes come in between.
+    for (std::vector<CatalogRecord>& records : batches) {
+      state.Enqueue([shared, records = std::move(records)](State&) mutable { (*shared)(std::move(records)); });
+    }
+    state.Enqueue([done = std::move(done), status = std::move(status)](State&) mutable { done(std::move(status)); });
+  });
+}
+
+void FakeCatalog::Flush(absl::AnyInvocable<void(absl::Status)> done) {
+  state_->Enqueue([done = std::move(done)](State& state) mutable {
+    ++state.counts.flushes;
+    done(state.write_status);
+  });
+}
+
+bool FakeCatalog::was_empty() const { return state_->was_empty; }
+void FakeCatalog::FailWrites(absl::Status status) { state_->write_status = std::move(status); }
+void FakeCatalog::FailNextLoad(absl::Status status) { state_->load_status = std::move(status); }
+void FakeCatalog::SetQueueMax(size_t count) { state_->queue_max = count == 0 ? kCatalogQueueMax : count; }
+void FakeCatalog::Hold() { state_->held = true; }
+
+void FakeCatalog::Release() {
+  state_->held = false;
+  for (size_t i = 0; i < state_->operations.size(); ++i) state_->PostOne();
+}
+
+void FakeCatalog::SetLoadBatch(size_t records) {
+  KV_CHECK(records > 0);
+  state_->load_batch = records;
+}
+
+std::shared_ptr<CatalogDisk> FakeCatalog::disk() const { return state_->disk; }
+FakeCatalog::Counts FakeCatalog::counts() const { return state_->counts; }
+
+}  // namespace kvartal::testing

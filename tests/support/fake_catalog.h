@@ -1,0 +1,63 @@
+// A catalog in memory that a test pumps by hand: an operation takes effect when the executor runs it, in the order
+// asked for. Confined to the thread that pumps the executor. Invariant: what has not been run when the catalog is
+// destroyed never happens: destroying it is kill -9.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "daemon/base/event_loop.h"
+#include "daemon/tier/nvme_catalog.h"
+
+namespace kvartal::testing {
+
+// What outlives the catalog that is open on it: open another one on it to test a restart.
+struct CatalogDisk {
+  std::map<uint32_t, tier::BlockHeader> records;  // by SlotId
+  std::map<tier::OwnerUidHash, int64_t> tombstones;
+  bool exists = false;  // false: the next catalog says was_empty()
+};
+
+class FakeCatalog : public tier::NvmeCatalog {
+ public:
+  struct Counts {
+    uint64_t puts = 0, deletes = 0, tombstones = 0, loads = 0, flushes = 0;  // taken effect, failures included
+  };
+
+  // A disk of its own, as after the folder was deleted.
+  explicit FakeCatalog(Executor* executor);
+  FakeCatalog(Executor* executor, std::shared_ptr<CatalogDisk> disk);
+  ~FakeCatalog() override;
+
+  bool Put(const tier::CatalogRecord& record, absl::AnyInvocable<void(absl::Status)> done) override;
+  void Delete(SlotId slot) override;
+  void PutTombstone(const tier::OwnerUidHash& owner, int64_t before_wall_ms,
+                    absl::AnyInvocable<void(absl::Status)> done) override;
+  void Load(absl::AnyInvocable<void(std::vector<tier::CatalogRecord>)> batch,
+            absl::AnyInvocable<void(absl::Status)> done) override;
+  void Flush(absl::AnyInvocable<void(absl::Status)> done) override;
+  bool was_empty() const override;
+
+  // While set, Put and PutTombstone end with `status` and change nothing (a full disk). OkStatus() ends that.
+  void FailWrites(absl::Status status);
+  // The next Load hands out its first batch, then ends with `status`.
+  void FailNextLoad(absl::Status status);
+  // From now on Put is refused when `count` are under way; 0: kCatalogQueueMax.
+  void SetQueueMax(size_t count);
+  // While held nothing takes effect and no `done` runs; Release lets all of it run at the next pump.
+  void Hold();
+  void Release();
+  // Records of each Load batch; small by default, so that a restart sees more than one.
+  void SetLoadBatch(size_t records);
+
+  std::shared_ptr<CatalogDisk> disk() const;
+  Counts counts() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace kvartal::testing
