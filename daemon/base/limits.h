@@ -37,6 +37,10 @@ inline constexpr size_t kWaitingReservesMax = 1024;         // a node: Reserves 
 inline constexpr uint32_t kEvictionsPerReserveMax = 4096;   // bound of one search for space
 inline constexpr size_t kPromotionsMax = 1024;              // a node: NVMe reads under way
 
+// --- index
+inline constexpr uint32_t kIndexEntriesMax = 0xffff'fff0;   // an EntryId is 32 bits and None is its largest value
+inline constexpr uint32_t kIndexCellsPerMove = 32;          // table cells moved an insert while growing: under a microsecond
+
 // --- attach protocol
 inline constexpr size_t kFrameBytesMax = 64 * kKiB;         // one packet
 inline constexpr uint32_t kKeysPerFrameMax = 1024;          // 32 KiB of keys; a longer chain is several frames
@@ -81,6 +85,16 @@ inline constexpr int kDiskThreadsMax = 64;                  // a disk; deeper qu
 inline constexpr size_t kDoorsMax = 256;                    // `socket` attestor: one listener each
 inline constexpr size_t kSocketPathMax = 107;               // sockaddr_un::sun_path with its final zero
 inline constexpr uint32_t kLeaseMsMin = kTickMs;
+
+// --- the doors for people
+inline constexpr int kAdminThreadsMax = 8;                  // gRPC threads; a waiting Drop or Drain holds one
+inline constexpr int kAdminRequestBytesMax = 64 * 1024;     // requests are a name at most
+inline constexpr int64_t kAdminAnswerMs = 5000;             // a question to the loop: longer means it is stuck
+inline constexpr int64_t kAdminLongAnswerMs = 600'000;      // Drop, Drain, CheckInvariants: zeroing a full disk takes minutes
+inline constexpr int64_t kAdminStopMs = 1000;               // calls under way at exit are cut off after this
+inline constexpr int64_t kDrainDeadlineMs = 5000;           // SIGTERM to exit; a supervisor's patience starts at 10 s
+inline constexpr size_t kMetricTenantsMax = 256;            // lines a metric; tenants beyond are summed in one called "other"
+inline constexpr int64_t kMetricsPeriodMs = 1000;           // how old a scraped number may be
 
 static_assert(kExtentAlignBytes % kSlotAlignBytes == 0);
 static_assert(kExtentMaxBytes >= kBlockBytesMax);

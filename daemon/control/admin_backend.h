@@ -1,0 +1,77 @@
+// What the admin door asks of a node. process/ implements it over engine, attach and policy; tests fake it.
+// Confined to the engine loop: every call is made there and every Done runs there.
+// Invariant: a Done is run at most once; one that is dropped answers nobody (the caller's deadline does).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "daemon/base/status.h"
+#include "daemon/block/tier_kind.h"
+#include "daemon/engine/engine_stats.h"
+
+namespace kvartal::control {
+
+// One connection of a pod.
+struct SessionView {
+  uint64_t id = 0;
+  std::string tenant;
+  std::string attestor;  // uid | socket
+  uint32_t pid = 0;
+  uint32_t uid = 0;
+  std::string client;
+  std::string group;  // hex, first bytes
+  uint64_t age_ms = 0;
+  uint32_t leases = 0, leased_blocks = 0, filling_blocks = 0;
+};
+
+// What is known of a tier beyond the engine's numbers.
+struct TierView {
+  bool configured = false;
+  bool healthy = true;
+  std::string note;  // what is degraded and what to do
+};
+
+struct NodeView {
+  std::string version;
+  uint64_t uptime_ms = 0;
+  uint64_t rss_bytes = 0;
+  uint64_t policy_age_ms = 0;
+  std::string policy_error;
+  engine::EngineStats engine;
+  std::array<TierView, kTierCount> tiers;
+  std::vector<SessionView> sessions;
+  std::map<std::string, uint64_t> attach_denials;  // by reason
+  uint64_t reclaims = 0;
+  std::vector<uint32_t> recent_reclaim_us;
+  bool huge_pages = false;
+  bool direct_io = false;
+  std::string attach_socket;
+  std::string metrics_address;
+};
+
+struct PolicyReload {
+  std::string version;
+  std::vector<std::string> warnings;
+};
+
+class AdminBackend {
+ public:
+  template <typename T>
+  using Done = absl::AnyInvocable<void(absl::StatusOr<T>)>;
+  virtual ~AdminBackend() = default;
+
+  virtual NodeView View() = 0;
+  // Bytes deleted. NotFound names the tenants there are.
+  virtual void Drop(const std::string& tenant, Done<uint64_t> done) = 0;
+  virtual void Drain(Done<bool> done) = 0;
+  virtual absl::StatusOr<PolicyReload> ReloadPolicy() = 0;
+  // Index entries checked; Internal when a sum differs.
+  virtual void CheckInvariants(Done<uint64_t> done) = 0;
+};
+
+}  // namespace kvartal::control

@@ -1,0 +1,141 @@
+#include "daemon/control/admin_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "daemon/base/limits.h"
+#include "daemon/base/log.h"
+#include "daemon/control/admin_reply.h"
+
+namespace kvartal::control {
+namespace {
+
+namespace pb = admin::v1;
+using SystemTime = std::chrono::system_clock;
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+}  // namespace
+
+AdminService::AdminService(Executor* loop, AdminBackend* backend)
+    : loop_(loop), backend_(backend), desk_(std::make_shared<Desk>()) {}
+
+AdminService::~AdminService() = default;
+
+void AdminService::Stop() {
+  std::lock_guard lock(desk_->mutex);
+  desk_->stopping = true;
+  desk_->answered.notify_all();
+}
+
+template <typename T>
+absl::StatusOr<T> AdminService::Ask(grpc::ServerContext* context, int64_t limit_ms,
+                                    std::function<void(AdminBackend&, AdminBackend::Done<T>)> question) {
+  struct Answer {
+    std::optional<absl::StatusOr<T>> value;  // Guarded by Desk::mutex
+    bool abandoned = false;                  // Guarded by Desk::mutex
+  };
+  const auto answer = std::make_shared<Answer>();
+  const std::shared_ptr<Desk> desk = desk_;
+  {
+    std::lock_guard lock(desk->mutex);
+    if (desk->stopping) return absl::UnavailableError("the daemon is going down");
+  }
+  loop_->Post([desk, answer, backend = backend_, question = std::move(question)] {
+    {
+      // Whoever gave up must not have its request carried out later.
+      std::lock_guard lock(desk->mutex);
+      if (answer->abandoned || desk->stopping) return;
+    }
+    question(*backend, [desk, answer](absl::StatusOr<T> value) {
+      std::lock_guard lock(desk->mutex);
+      answer->value = std::move(value);
+      desk->answered.notify_all();
+    });
+  });
+  const auto until =
+      std::min<SystemTime::time_point>(context->deadline(), SystemTime::now() + std::chrono::milliseconds(limit_ms));
+  std::unique_lock lock(desk->mutex);
+  desk->answered.wait_until(lock, until, [&] { return answer->value.has_value() || desk->stopping; });
+  if (answer->value.has_value()) return *std::move(answer->value);
+  answer->abandoned = true;
+  if (desk->stopping) return absl::UnavailableError("the daemon is going down");
+  return absl::DeadlineExceededError(
+      "no answer from the engine loop by the deadline; the daemon is busy or stuck: see its log, then try again");
+}
+
+absl::StatusOr<NodeView> AdminService::AskView(grpc::ServerContext* context) {
+  return Ask<NodeView>(context, kAdminAnswerMs,
+                       [](AdminBackend& backend, AdminBackend::Done<NodeView> done) { done(backend.View()); });
+}
+
+grpc::Status AdminService::GetStatus(grpc::ServerContext* context, const pb::StatusRequest*, pb::StatusReply* reply) {
+  const absl::StatusOr<NodeView> view = AskView(context);
+  if (!view.ok()) return ToGrpc(view.status());
+  FillStatus(*view, reply);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::ListTenants(grpc::ServerContext* context, const pb::ListTenantsRequest*,
+                                       pb::ListTenantsReply* reply) {
+  const absl::StatusOr<NodeView> view = AskView(context);
+  if (!view.ok()) return ToGrpc(view.status());
+  FillTenants(*view, reply);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::ListSessions(grpc::ServerContext* context, const pb::ListSessionsRequest*,
+                                        pb::ListSessionsReply* reply) {
+  const absl::StatusOr<NodeView> view = AskView(context);
+  if (!view.ok()) return ToGrpc(view.status());
+  FillSessions(*view, reply);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Drop(grpc::ServerContext* context, const pb::DropRequest* request, pb::DropReply* reply) {
+  if (request->tenant().empty()) return ToGrpc(absl::InvalidArgumentError("drop: no tenant named"));
+  const auto bytes =
+      Ask<uint64_t>(context, kAdminLongAnswerMs,
+                    [tenant = request->tenant()](AdminBackend& backend, AdminBackend::Done<uint64_t> done) {
+                      backend.Drop(tenant, std::move(done));
+                    });
+  if (!bytes.ok()) return ToGrpc(bytes.status());
+  Log(LogLevel::kInfo, "admin", "dropped tenant ", request->tenant(), ": ", *bytes, " bytes deleted");
+  reply->set_bytes(*bytes);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Drain(grpc::ServerContext* context, const pb::DrainRequest*, pb::DrainReply*) {
+  const auto drained = Ask<bool>(context, kAdminLongAnswerMs, [](AdminBackend& backend, AdminBackend::Done<bool> done) {
+    backend.Drain(std::move(done));
+  });
+  return drained.ok() ? grpc::Status::OK : ToGrpc(drained.status());
+}
+
+grpc::Status AdminService::ReloadPolicy(grpc::ServerContext* context, const pb::ReloadPolicyRequest*,
+                                        pb::ReloadPolicyReply* reply) {
+  const auto reload = Ask<PolicyReload>(
+      context, kAdminAnswerMs,
+      [](AdminBackend& backend, AdminBackend::Done<PolicyReload> done) { done(backend.ReloadPolicy()); });
+  if (!reload.ok()) return ToGrpc(reload.status());
+  reply->set_policy_version(reload->version);
+  for (const std::string& warning : reload->warnings) reply->add_warnings(warning);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::CheckInvariants(grpc::ServerContext* context, const pb::CheckInvariantsRequest*,
+                                           pb::CheckInvariantsReply* reply) {
+  const auto entries = Ask<uint64_t>(
+      context, kAdminLongAnswerMs,
+      [](AdminBackend& backend, AdminBackend::Done<uint64_t> done) { backend.CheckInvariants(std::move(done)); });
+  if (!entries.ok()) return ToGrpc(entries.status());
+  reply->set_entries(*entries);
+  return grpc::Status::OK;
+}
+
+}  // namespace kvartal::control
