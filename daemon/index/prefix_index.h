@@ -1,7 +1,8 @@
 // Key -> block entry: what is resident, where, who its parent is. Metadata only, no bytes.
 // Confined to the engine loop.
-// Invariants: an entry is found by exactly one (namespace, key); `children` counts the live entries that name it as parent; an
-// entry with children is never erased (it stays as a placeholder without copies); EntryIds are reused after Erase only.
+// Invariants: an entry is found by exactly one (namespace, key); `children` counts the live entries that name it as
+// parent; an entry with children is never erased (it stays as a placeholder without copies); EntryIds are reused after
+// Erase only.
 #pragma once
 
 #include <array>
@@ -10,7 +11,6 @@
 #include <span>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "daemon/base/ids.h"
 #include "daemon/block/block_key.h"
 #include "daemon/block/block_state.h"
@@ -31,9 +31,9 @@ struct Entry {
   uint32_t children = 0;
   uint32_t depth = 0;  // position in its chain, 0 = head
   std::array<TierCopy, kTierCount> copies;
-  uint64_t last_touch = 0;          // number of the last request that touched it, per engine; orders LRU
-  uint32_t last_access_tick = 0;    // engine ticks; TTL counts from here
-  uint32_t first_commit_tick = 0;   // maxAge counts from here
+  uint64_t last_touch = 0;         // number of the last request that touched it, per engine; orders LRU
+  uint32_t last_access_tick = 0;   // engine ticks; TTL counts from here
+  uint32_t first_commit_tick = 0;  // maxAge counts from here
   uint16_t lease_count = 0;
   BlockState state = BlockState::kGone;  // kGone, kReserved, kFilling or kCommitted
   bool writing = false;                  // a copy to a lower tier is under way: its source may not be freed
@@ -57,11 +57,12 @@ class PrefixIndex {
 
   // None when absent.
   EntryId Find(NamespaceId ns, const BlockKey& key) const;
-  // Finds each key into `out` (same length; None where absent). Probes are prefetched in a pipeline, so a chain costs far less
-  // than one cache miss a block. Does not stop at gaps.
+  // Finds each key into `out` (same length; None where absent). Probes are prefetched in a pipeline, so a chain costs
+  // far less than one cache miss a block. Does not stop at gaps.
   void FindChain(NamespaceId ns, std::span<const BlockKey> keys, std::span<EntryId> out) const;
 
-  // Adds an entry in state kGone with no copies. REQUIRES: absent; `parent` None or live. Raises the parent's `children`.
+  // Adds an entry in state kGone with no copies. REQUIRES: absent; `parent` None or live. Raises the parent's
+  // `children`.
   EntryId Insert(NamespaceId ns, const BlockKey& key, EntryId parent, uint32_t depth);
   // REQUIRES: no copies, no leases, no I/O under way, children == 0. Lowers the parent's `children`.
   void Erase(EntryId id);
@@ -69,10 +70,11 @@ class PrefixIndex {
   // Recovery meets children before parents. REQUIRES: `id` has no parent yet; no cycle.
   void SetParent(EntryId id, EntryId parent);
 
-  // Sets or clears the copy of one tier and keeps the parent's per-tier `children` right.
+  // Sets (or replaces) or clears the copy of one tier and keeps the parent's per-tier `children` right.
   void SetCopy(EntryId id, TierKind tier, SlotId slot);
   void ClearCopy(EntryId id, TierKind tier);
 
+  // REQUIRES: live (checked). Entries never move: a reference holds until Erase.
   Entry& at(EntryId id);
   const Entry& at(EntryId id) const;
   bool IsLive(EntryId id) const;
@@ -81,11 +83,12 @@ class PrefixIndex {
   uint32_t id_limit() const;
 
   size_t size() const { return live_; }
+  // Every live id is below it: to walk all entries, ask IsLive for each number.
+  EntryId::Value end_number() const;
   // Bytes held by entries and table, capacity included.
   size_t MemoryBytes() const;
 
  private:
-  // see prefix_index.cc
   struct Table;
   std::unique_ptr<Table> table_;
   size_t live_ = 0;

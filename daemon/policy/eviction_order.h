@@ -1,7 +1,7 @@
 // Which block of one tenant in one tier goes first. The seam for eviction policies: LRU now, hit density later.
 // Confined to the engine loop.
-// Invariant: holds exactly the blocks that are leaves in its tier (resident, no resident child); leased, moving and protected
-// blocks stay in it and are passed over by Victim.
+// Invariant: holds exactly the blocks that are leaves in its tier (resident, no resident child); leased, moving and
+// protected blocks stay in it and are passed over by Victim.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace kvartal::policy {
 
 // What an order may know of a block.
 struct BlockTraits {
-  uint64_t last_touch = 0;       // number of the last request that touched it
-  uint32_t depth = 0;            // position in its chain
+  uint64_t last_touch = 0;  // number of the last request that touched it
+  uint32_t depth = 0;       // position in its chain
   uint32_t last_access_tick = 0;
   uint8_t frequency = 0;
 };

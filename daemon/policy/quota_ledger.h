@@ -1,7 +1,7 @@
 // Bytes charged, per tenant and tier: the one owner of accounting.
 // Confined to the engine loop.
-// Invariants: charged <= limit at the moment of every Charge; sum over tenants + reclaiming <= capacity, always, per tier; every
-// Charge ends in exactly one Settle or Refund (a Charge dropped unsettled refunds itself).
+// Invariants: charged <= limit at the moment of every Charge; sum over tenants + reclaiming <= capacity, always, per
+// tier; every Charge ends in exactly one Settle or Refund (a Charge dropped unsettled refunds itself).
 #pragma once
 
 #include <array>
@@ -44,8 +44,8 @@ class Charge {
 };
 
 struct Account {
-  uint64_t charged_bytes = 0;    // settled and pending
-  uint64_t pending_bytes = 0;    // of those: charged, not settled
+  uint64_t charged_bytes = 0;  // settled and pending
+  uint64_t pending_bytes = 0;  // of those: charged, not settled
   uint64_t limit_bytes = 0;
   uint64_t guarantee_bytes = 0;
   uint64_t peak_bytes = 0;
@@ -54,13 +54,16 @@ struct Account {
 class QuotaLedger {
  public:
   explicit QuotaLedger(const NodeCapacity& capacity);
+  // Charges point at it.
+  QuotaLedger(const QuotaLedger&) = delete;
+  QuotaLedger& operator=(const QuotaLedger&) = delete;
 
   // Limits may be set below what is charged: nothing new is granted until usage has drained. Creates the account.
   void SetQuota(TenantId tenant, TierKind tier, const TierQuota& quota);
 
   struct ChargeResult {
-    Charge charge;                     // valid when reason is kNone
-    Refusal reason = Refusal::kNone;   // kTenantLimit, kCapacity or kNoTier (limit 0)
+    Charge charge;                    // valid when reason is kNone
+    Refusal reason = Refusal::kNone;  // kTenantLimit, kCapacity or kNoTier (limit 0)
   };
   [[nodiscard]] ChargeResult TryCharge(TenantId tenant, TierKind tier, uint64_t bytes);
   // Settled bytes are the tenant's no longer. With `still_reclaiming` they stay against the capacity until Reclaimed.
