@@ -1,5 +1,6 @@
-// The bytes on disk: superblock, segment headers, block headers. docs/ON_DISK_FORMAT.md describes them; this file is the only
-// code that encodes or decodes them. Pure functions over byte spans; little-endian; any input is safe to decode.
+// The bytes on disk: superblock, segment headers, block headers. docs/ON_DISK_FORMAT.md describes them; this file is
+// the only code that encodes or decodes them. Pure functions over byte spans; little-endian; any input is safe to
+// decode.
 #pragma once
 
 #include <array>
@@ -7,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "daemon/base/ids.h"
 #include "daemon/base/limits.h"
 #include "daemon/base/status.h"
 #include "daemon/block/block_key.h"
@@ -22,7 +24,7 @@ struct BlockIdentity {
   BlockKey key;
   NamespaceDigest digest;
   OwnerUidHash owner{};
-  BlockKey parent;             // all zero for a head
+  BlockKey parent;  // all zero for a head
   uint32_t depth = 0;
   uint32_t payload_bytes = 0;  // slot payload, padding included
   uint32_t tokens_per_block = 0;
@@ -32,32 +34,42 @@ struct BlockIdentity {
 
 struct BlockHeader {
   BlockIdentity identity;
-  uint64_t generation = 0;        // one counter a device: tells a reused slot from its past
-  int64_t first_commit_ms = 0;    // wall clock
-  int64_t last_access_ms = 0;     // wall clock, as of the write
+  uint64_t generation = 0;      // one counter a device: tells a reused slot from its past
+  int64_t first_commit_ms = 0;  // wall clock
+  int64_t last_access_ms = 0;   // wall clock, as of the write
   uint64_t payload_xxh3 = 0;
 };
 
+// Once a device, in two copies (pages 0 and 1).
 struct Superblock {
   std::array<uint8_t, 16> device_uuid{};
   uint64_t file_bytes = 0;
   uint64_t segment_bytes = 0;
+  uint64_t header_seed =
+      0;  // random and secret: what keeps a block header inside a client's payload from passing for ours
+  uint64_t open_count = 0;  // raised and synced at every open, so that no generation is ever used twice
 };
 
 struct SegmentHeader {
   std::array<uint8_t, 16> device_uuid{};
   uint32_t segment = 0;
-  uint32_t payload_bytes = 0;     // of each slot; slots follow the segment header back to back
+  uint32_t payload_bytes = 0;  // of each slot; slots follow the segment header back to back
 };
 
-// Each encodes into exactly kNvmeHeaderBytes. Decode: DataLoss with what was wrong (magic, crc, bounds); FailedPrecondition when
-// the format version is another.
+// Each encodes into exactly kNvmeHeaderBytes, the last eight of which are the checksum of the others. Decode: DataLoss
+// with what was wrong (magic, checksum, bounds); FailedPrecondition when an undamaged page has another format version.
 void EncodeSuperblock(const Superblock& in, std::span<std::byte> out);
 absl::StatusOr<Superblock> DecodeSuperblock(std::span<const std::byte> in);
 void EncodeSegmentHeader(const SegmentHeader& in, std::span<std::byte> out);
 absl::StatusOr<SegmentHeader> DecodeSegmentHeader(std::span<const std::byte> in);
-void EncodeBlockHeader(const BlockHeader& in, std::span<std::byte> out);
-absl::StatusOr<BlockHeader> DecodeBlockHeader(std::span<const std::byte> in);
+// `header_seed` is the device's; `slot` is where the header lies, so that a misplaced one is found out.
+void EncodeBlockHeader(const BlockHeader& in, uint64_t header_seed, SlotId slot, std::span<std::byte> out);
+absl::StatusOr<BlockHeader> DecodeBlockHeader(std::span<const std::byte> in, uint64_t header_seed, SlotId slot);
+
+// The same fields packed: the value of a catalog record.
+inline constexpr size_t kBlockRecordBytes = 172;
+void EncodeBlockRecord(const BlockHeader& in, std::span<std::byte> out);
+absl::StatusOr<BlockHeader> DecodeBlockRecord(std::span<const std::byte> in);
 
 uint64_t PayloadChecksum(std::span<const std::byte> payload);  // xxh3-64
 
