@@ -28,6 +28,7 @@ inline constexpr int kCatalogSyncSeconds = 5;               // power loss forget
 
 // --- threads
 inline constexpr size_t kMemoryQueueMax = 4096;             // populate and punch requests under way
+inline constexpr uint64_t kMemoryPartBytes = 16 * kMiB;     // of one request before the next one's turn: 11 ms with small pages
 inline constexpr size_t kLoopPostMax = 65536;               // callbacks posted to the engine loop and not yet run
 
 // --- engine
@@ -100,6 +101,7 @@ static_assert(kExtentAlignBytes % kSlotAlignBytes == 0);
 static_assert(kExtentMaxBytes >= kBlockBytesMax);
 static_assert(kKeysPerFrameMax * 32 < kFrameBytesMax);
 static_assert(kSegmentMinBytes % kExtentAlignBytes == 0);
+static_assert(kMemoryPartBytes % kExtentAlignBytes == 0);
 static_assert(kNvmeHeaderBytes % kSlotAlignBytes == 0);
 static_assert(kNvmeBytesMin >= 4 * kSegmentMinBytes);
 static_assert(kLeaseMsDefault >= kLeaseMsMin && kLeaseMsDefault <= kLeaseMsMax);
