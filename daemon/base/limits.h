@@ -28,7 +28,7 @@ inline constexpr int kCatalogSyncSeconds = 5;               // power loss forget
 
 // --- threads
 inline constexpr size_t kMemoryQueueMax = 4096;             // populate and punch requests under way
-inline constexpr uint64_t kMemoryPartBytes = 16 * kMiB;     // of one request before the next one's turn: 11 ms with small pages
+inline constexpr uint64_t kMemoryPartBytes = 16 * kMiB;     // of one request before the next one's turn: about 10 ms with small pages
 inline constexpr size_t kLoopPostMax = 65536;               // callbacks posted to the engine loop and not yet run
 
 // --- engine
