@@ -37,6 +37,10 @@ inline constexpr uint32_t kTickWorkMax = 512;               // entries expired a
 inline constexpr size_t kWaitingReservesMax = 1024;         // a node: Reserves that wait for a populate or a write to end
 inline constexpr uint32_t kEvictionsPerReserveMax = 4096;   // bound of one search for space
 inline constexpr size_t kPromotionsMax = 1024;              // a node: NVMe reads under way
+inline constexpr int64_t kPinMsMax = 30LL * 24 * 3600 * 1000;  // a pin may last 30 days
+inline constexpr uint32_t kEmptyTicksMax = 10;              // an empty extent idle this long goes back: a second of hysteresis
+inline constexpr uint32_t kOverLimitBlocksPerTick = 512;    // evicted a tick and tenant while usage is above a lowered limit
+inline constexpr uint32_t kVictimProbesMax = 4096;          // leased candidates passed over before a search gives up
 
 // --- index
 inline constexpr uint32_t kIndexEntriesMax = 0xffff'fff0;   // an EntryId is 32 bits and None is its largest value
@@ -47,7 +51,13 @@ inline constexpr size_t kFrameBytesMax = 64 * kKiB;         // one packet
 inline constexpr uint32_t kKeysPerFrameMax = 1024;          // 32 KiB of keys; a longer chain is several frames
 inline constexpr uint32_t kReservePerFrameMax = 1024;       // slots a Reserve may ask for
 inline constexpr size_t kOutboxFramesMax = 256;             // frames a client has not read yet; then it is cut off
+inline constexpr size_t kOutboxBytesMax = 2 * kMiB;         // of them together: many stalled clients must not fill the daemon
+inline constexpr size_t kUntoldDurablesMax = 1u << 17;      // durable blocks a client has not been told of; 1 MiB of ids
+inline constexpr size_t kPendingPerSessionMax = 64;         // Reserves and Loads of one session not yet answered
 inline constexpr size_t kSessionsMax = 4096;                // a node
+inline constexpr size_t kStrangersMax = 64;                 // connected peers nobody vouches for, until they are told so
+inline constexpr uint32_t kAcceptsPerWakeMax = 64;          // a storm of connects yields to sessions after these
+inline constexpr size_t kReclaimsKept = 64;                 // latest reclaim times shown to people
 inline constexpr size_t kSessionsPerTenantDefault = 64;
 inline constexpr size_t kLeasesPerGroupMax = 4096;
 inline constexpr size_t kLeasedBlocksPerGroupMax = 1u << 20;
@@ -58,6 +68,7 @@ inline constexpr uint32_t kAttachDeadlineMs = 5000;         // from connect to A
 inline constexpr uint32_t kLeaseMsDefault = 10000;
 inline constexpr uint32_t kLeaseMsMax = 60000;
 inline constexpr uint32_t kFramesPerWakeMax = 64;           // one busy client yields to the others after these
+inline constexpr uint32_t kLeaseTickWorkMax = 8192;         // blocks of ended leases given back a tick, all groups together
 
 // --- manifests and configuration
 inline constexpr size_t kYamlBytesMax = 1024 * kKiB;        // one file; an object in Kubernetes is smaller than 1.5 MB
