@@ -25,6 +25,23 @@ inline constexpr uint64_t kIoPartBytes = 1 * kMiB;          // larger blocks are
 inline constexpr size_t kDiskQueueMax = 1024;               // submitted and not completed; a full queue is a refusal
 inline constexpr size_t kCatalogQueueMax = 4096;            // metadata batches not yet in RocksDB
 inline constexpr int kCatalogSyncSeconds = 5;               // power loss forgets at most this much
+inline constexpr uint64_t kNvmeDataStartBytes = 1 * kMiB;   // superblock copies lie below; segments stay aligned as partitions do
+inline constexpr uint64_t kNvmeForeignProbeBytes = 128 * kKiB;  // must be zeros before a file is taken for a new one: covers btrfs
+inline constexpr uint32_t kDeviceErrorsMax = 5;             // so many within the window: the device takes no new blocks
+inline constexpr int64_t kDeviceErrorWindowMs = 60'000;     // and so long without an error it is trusted again,
+inline constexpr uint32_t kDeviceHealSuccesses = 256;       // or after so many transfers in a row without one
+inline constexpr size_t kQuarantinedSlotsMax = 64;          // slots whose write failed, kept out of use: the oldest returns first
+inline constexpr size_t kScanReadsMax = 32;                 // header reads under way while a lost catalog is rebuilt
+inline constexpr uint32_t kScanErrorsMax = 64;              // of the device: then the scan stops with what it has
+inline constexpr size_t kRecoveryBatchMax = 1024;           // records handed to the engine at once: about 1 ms of its loop
+inline constexpr size_t kCatalogLoadBatchesMax = 8;         // batches read ahead of the engine
+inline constexpr size_t kCatalogBatchOpsMax = 4096;         // operations of one RocksDB write: bounds its memory and its delay
+inline constexpr uint64_t kCatalogMemtableBytes = 8 * kMiB;
+inline constexpr uint64_t kCatalogBlockCacheBytes = 4 * kMiB;
+inline constexpr uint64_t kCatalogWalBytesMax = 64 * kMiB;  // what a restart replays at most
+inline constexpr int kCatalogOpenFilesMax = 64;
+inline constexpr int kCatalogReopenSeconds = 10;            // between attempts to open a database that stopped taking writes
+inline constexpr uint32_t kCatalogSetAsideMax = 4;          // unreadable databases kept for a look: older ones are removed
 
 // --- threads
 inline constexpr size_t kMemoryQueueMax = 4096;             // populate and punch requests under way
@@ -114,6 +131,8 @@ static_assert(kKeysPerFrameMax * 32 < kFrameBytesMax);
 static_assert(kSegmentMinBytes % kExtentAlignBytes == 0);
 static_assert(kMemoryPartBytes % kExtentAlignBytes == 0);
 static_assert(kNvmeHeaderBytes % kSlotAlignBytes == 0);
+static_assert(kNvmeDataStartBytes >= kNvmeForeignProbeBytes && kNvmeForeignProbeBytes >= 2 * kNvmeHeaderBytes);
+static_assert(kScanReadsMax < kDiskQueueMax);
 static_assert(kNvmeBytesMin >= 4 * kSegmentMinBytes);
 static_assert(kLeaseMsDefault >= kLeaseMsMin && kLeaseMsDefault <= kLeaseMsMax);
 
