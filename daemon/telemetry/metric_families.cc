@@ -1,0 +1,243 @@
+#include "daemon/telemetry/metric_families.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "daemon/base/limits.h"
+#include "daemon/telemetry/metric_names.h"
+
+namespace kvartal::telemetry {
+namespace {
+
+using engine::TenantStats;
+using engine::TenantTierStats;
+using Labels = std::vector<prometheus::ClientMetric::Label>;
+
+constexpr double kMsPerSecond = 1000.0;
+
+bool IsCounter(const MetricName& name) {
+  constexpr const char kSuffix[] = "_total";
+  const size_t length = std::strlen(name.name), suffix = sizeof(kSuffix) - 1;
+  return length > suffix && std::strcmp(name.name + length - suffix, kSuffix) == 0;
+}
+
+class FamilyBuilder {
+ public:
+  explicit FamilyBuilder(const MetricName& name) : counter_(IsCounter(name)) {
+    family_.name = name.name;
+    family_.help = name.help;
+    family_.type = counter_ ? prometheus::MetricType::Counter : prometheus::MetricType::Gauge;
+  }
+  void Add(Labels labels, double value) {
+    prometheus::ClientMetric metric;
+    metric.label = std::move(labels);
+    if (counter_)
+      metric.counter.value = value;
+    else
+      metric.gauge.value = value;
+    family_.metric.push_back(std::move(metric));
+  }
+  prometheus::MetricFamily Take() { return std::move(family_); }
+
+ private:
+  const bool counter_;
+  prometheus::MetricFamily family_;
+};
+
+// A tenant as it is shown: its labels, its numbers, its sessions.
+struct Line {
+  Labels labels;
+  TenantStats stats;
+  uint64_t sessions = 0;
+};
+
+Labels TenantLabels(const std::string& name) {
+  const size_t slash = name.find('/');
+  if (slash == std::string::npos) return {{kLabelNamespace, ""}, {kLabelTenant, name}};
+  return {{kLabelNamespace, name.substr(0, slash)}, {kLabelTenant, name.substr(slash + 1)}};
+}
+
+void Accumulate(const TenantTierStats& from, TenantTierStats* to) {
+  to->charged_bytes += from.charged_bytes;
+  to->limit_bytes += from.limit_bytes;
+  to->guarantee_bytes += from.guarantee_bytes;
+  to->granted_empty_bytes += from.granted_empty_bytes;
+  to->peak_bytes += from.peak_bytes;
+  to->blocks += from.blocks;
+  to->evictions += from.evictions;
+  to->expirations += from.expirations;
+  for (size_t i = 0; i < policy::kRefusalCount; ++i) to->refusals[i] += from.refusals[i];
+}
+
+void Accumulate(const TenantStats& from, TenantStats* to) {
+  for (size_t i = 0; i < kTierCount; ++i) Accumulate(from.tiers[i], &to->tiers[i]);
+  to->entries += from.entries;
+  to->lookups += from.lookups;
+  to->blocks_asked += from.blocks_asked;
+  to->blocks_hit += from.blocks_hit;
+  to->tokens_asked += from.tokens_asked;
+  to->tokens_hit += from.tokens_hit;
+  to->blocks_stored += from.blocks_stored;
+  to->blocks_aborted += from.blocks_aborted;
+  to->blocks_loaded += from.blocks_loaded;
+  to->load_failures += from.load_failures;
+  to->demotions += from.demotions;
+  to->write_throughs += from.write_throughs;
+  to->durable_blocks += from.durable_blocks;
+}
+
+std::vector<Line> ShownTenants(const NodeMetrics& metrics) {
+  std::vector<Line> lines;
+  Line other;
+  other.labels = TenantLabels(kOtherTenants);
+  for (const TenantStats& tenant : metrics.engine.tenants) {
+    const auto it = metrics.sessions_by_tenant.find(tenant.name);
+    const uint64_t sessions = it == metrics.sessions_by_tenant.end() ? 0 : it->second;
+    if (lines.size() < kMetricTenantsMax) {
+      lines.push_back({TenantLabels(tenant.name), tenant, sessions});
+    } else {
+      Accumulate(tenant, &other.stats);
+      other.sessions += sessions;
+    }
+  }
+  if (metrics.engine.tenants.size() > kMetricTenantsMax) lines.push_back(std::move(other));
+  return lines;
+}
+
+struct TierColumn {
+  MetricName name;
+  uint64_t TenantTierStats::* value;
+};
+constexpr TierColumn kTierColumns[] = {
+    {kChargedBytes, &TenantTierStats::charged_bytes},
+    {kLimitBytes, &TenantTierStats::limit_bytes},
+    {kGuaranteeBytes, &TenantTierStats::guarantee_bytes},
+    {kGrantedEmptyBytes, &TenantTierStats::granted_empty_bytes},
+    {kPeakBytes, &TenantTierStats::peak_bytes},
+    {kBlocks, &TenantTierStats::blocks},
+    {kEvictions, &TenantTierStats::evictions},
+    {kExpirations, &TenantTierStats::expirations},
+};
+
+struct TenantColumn {
+  MetricName name;
+  uint64_t TenantStats::* value;
+};
+constexpr TenantColumn kTenantColumns[] = {
+    {kEntries, &TenantStats::entries},          {kLookups, &TenantStats::lookups},
+    {kBlocksAsked, &TenantStats::blocks_asked}, {kBlocksHit, &TenantStats::blocks_hit},
+    {kTokensAsked, &TenantStats::tokens_asked}, {kTokensHit, &TenantStats::tokens_hit},
+    {kStored, &TenantStats::blocks_stored},     {kAborted, &TenantStats::blocks_aborted},
+    {kLoaded, &TenantStats::blocks_loaded},     {kLoadFailures, &TenantStats::load_failures},
+    {kDemotions, &TenantStats::demotions},      {kWriteThroughs, &TenantStats::write_throughs},
+    {kDurable, &TenantStats::durable_blocks},
+};
+
+Labels WithTier(Labels labels, TierKind tier) {
+  labels.push_back({kLabelTier, TierName(tier)});
+  return labels;
+}
+
+void AddTenantFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricFamily>* out) {
+  const std::vector<Line> lines = ShownTenants(metrics);
+  for (const TierColumn& column : kTierColumns) {
+    FamilyBuilder family(column.name);
+    for (const Line& line : lines) {
+      for (TierKind tier : kAllTiers) {
+        if (!metrics.tier_configured[TierIndex(tier)]) continue;
+        family.Add(WithTier(line.labels, tier), static_cast<double>(line.stats.tiers[TierIndex(tier)].*column.value));
+      }
+    }
+    out->push_back(family.Take());
+  }
+  // Reasons that never happened are left out: thirteen lines a tenant and tier would be mostly zeros.
+  FamilyBuilder refusals(kRefusals);
+  for (const Line& line : lines) {
+    for (TierKind tier : kAllTiers) {
+      for (size_t reason = 1; reason < policy::kRefusalCount; ++reason) {
+        const uint64_t count = line.stats.tiers[TierIndex(tier)].refusals[reason];
+        if (count == 0) continue;
+        Labels labels = WithTier(line.labels, tier);
+        labels.push_back({kLabelReason, policy::RefusalName(static_cast<policy::Refusal>(reason))});
+        refusals.Add(std::move(labels), static_cast<double>(count));
+      }
+    }
+  }
+  out->push_back(refusals.Take());
+  for (const TenantColumn& column : kTenantColumns) {
+    FamilyBuilder family(column.name);
+    for (const Line& line : lines) family.Add(line.labels, static_cast<double>(line.stats.*column.value));
+    out->push_back(family.Take());
+  }
+  FamilyBuilder sessions(kSessions);
+  for (const Line& line : lines) sessions.Add(line.labels, static_cast<double>(line.sessions));
+  out->push_back(sessions.Take());
+}
+
+void AddTierFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricFamily>* out) {
+  FamilyBuilder capacity(kTierCapacity), charged(kTierCharged), reclaiming(kTierReclaiming), up(kTierUp);
+  for (TierKind tier : kAllTiers) {
+    const size_t i = TierIndex(tier);
+    if (!metrics.tier_configured[i]) continue;
+    capacity.Add(WithTier({}, tier), static_cast<double>(metrics.engine.capacity_bytes[i]));
+    charged.Add(WithTier({}, tier), static_cast<double>(metrics.engine.charged_bytes[i]));
+    reclaiming.Add(WithTier({}, tier), static_cast<double>(metrics.engine.reclaiming_bytes[i]));
+    up.Add(WithTier({}, tier), metrics.tier_healthy[i] ? 1 : 0);
+  }
+  for (FamilyBuilder* family : {&capacity, &charged, &reclaiming, &up}) out->push_back(family->Take());
+}
+
+void AddSingle(const MetricName& name, double value, std::vector<prometheus::MetricFamily>* out, Labels labels = {}) {
+  FamilyBuilder family(name);
+  family.Add(std::move(labels), value);
+  out->push_back(family.Take());
+}
+
+void AddNodeFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricFamily>* out) {
+  const engine::EngineStats& engine = metrics.engine;
+  AddSingle(kIndexEntries, static_cast<double>(engine.entries), out);
+  AddSingle(kIndexBytes, static_cast<double>(engine.index_bytes), out);
+  AddSingle(kLeasedBlocks, static_cast<double>(engine.leased_blocks), out);
+  AddSingle(kWaitingReserves, static_cast<double>(engine.waiting_reserves), out);
+  AddSingle(kLoadsUnderWay, static_cast<double>(engine.loads_under_way), out);
+  AddSingle(kWritesUnderWay, static_cast<double>(engine.writes_under_way), out);
+  AddSingle(kStrayBytes, static_cast<double>(engine.stray_bytes_punched), out);
+  FamilyBuilder nvme_errors(kNvmeErrors);
+  nvme_errors.Add({{kLabelKind, "read"}}, static_cast<double>(engine.nvme_read_errors));
+  nvme_errors.Add({{kLabelKind, "write"}}, static_cast<double>(engine.nvme_write_errors));
+  nvme_errors.Add({{kLabelKind, "mismatch"}}, static_cast<double>(engine.nvme_mismatches));
+  out->push_back(nvme_errors.Take());
+  FamilyBuilder denials(kAttachDenials);
+  for (const auto& [reason, count] : metrics.attach_denials) {
+    denials.Add({{kLabelReason, reason}}, static_cast<double>(count));
+  }
+  out->push_back(denials.Take());
+  AddSingle(kReclaims, static_cast<double>(metrics.reclaims), out);
+  AddSingle(kPolicyInfo, 1, out, {{kLabelVersion, engine.policy_version}});
+  AddSingle(kPolicyAge, static_cast<double>(metrics.policy_age_ms) / kMsPerSecond, out);
+  AddSingle(kPolicyErrors, static_cast<double>(metrics.policy_reload_failures), out);
+  AddSingle(kRecovering, engine.recovering ? 1 : 0, out);
+  AddSingle(kDraining, engine.draining ? 1 : 0, out);
+  AddSingle(kHugePages, metrics.huge_pages ? 1 : 0, out);
+  AddSingle(kDirectIo, metrics.direct_io ? 1 : 0, out);
+  AddSingle(kResident, static_cast<double>(metrics.rss_bytes), out);
+  AddSingle(kUptime, static_cast<double>(metrics.uptime_ms) / kMsPerSecond, out);
+  AddSingle(kBugs, static_cast<double>(metrics.bugs), out);
+  AddSingle(kBuildInfo, 1, out, {{kLabelVersion, metrics.version}});
+  const size_t tenants = engine.tenants.size();
+  AddSingle(kTenantsFolded, static_cast<double>(tenants - std::min(tenants, kMetricTenantsMax)), out);
+}
+
+}  // namespace
+
+std::vector<prometheus::MetricFamily> ToFamilies(const NodeMetrics& metrics) {
+  std::vector<prometheus::MetricFamily> families;
+  AddTenantFamilies(metrics, &families);
+  AddTierFamilies(metrics, &families);
+  AddNodeFamilies(metrics, &families);
+  return families;
+}
+
+}  // namespace kvartal::telemetry

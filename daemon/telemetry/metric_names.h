@@ -1,0 +1,90 @@
+// Every metric of the daemon, its help text and its labels: dashboards and alerts are written against this file.
+// Labels: tenant_namespace and tenant (the two halves of "<namespace>/<policy>"), tier (hbm, dram, nvme), reason.
+// Names ending in _total are counters since the start of the process, all others are gauges.
+#pragma once
+
+namespace kvartal::telemetry {
+
+struct MetricName {
+  const char* name;
+  const char* help;
+};
+
+inline constexpr const char* kLabelNamespace = "tenant_namespace";
+inline constexpr const char* kLabelTenant = "tenant";
+inline constexpr const char* kLabelTier = "tier";
+inline constexpr const char* kLabelReason = "reason";
+inline constexpr const char* kLabelVersion = "version";
+inline constexpr const char* kLabelKind = "kind";
+// What tenants beyond kMetricTenantsMax are summed under.
+inline constexpr const char* kOtherTenants = "other";
+
+// --- per tenant and tier
+inline constexpr MetricName kChargedBytes{"kvartal_tenant_charged_bytes", "Bytes charged to the tenant"};
+inline constexpr MetricName kLimitBytes{"kvartal_tenant_limit_bytes", "Bytes the tenant may never exceed"};
+inline constexpr MetricName kGuaranteeBytes{"kvartal_tenant_guarantee_bytes", "Bytes nobody may push the tenant below"};
+inline constexpr MetricName kGrantedEmptyBytes{"kvartal_tenant_granted_empty_bytes",
+                                               "Charged bytes in extents that hold no block"};
+inline constexpr MetricName kPeakBytes{"kvartal_tenant_peak_bytes", "Most bytes ever charged to the tenant at once"};
+inline constexpr MetricName kBlocks{"kvartal_tenant_blocks", "Blocks of the tenant with a copy in the tier"};
+inline constexpr MetricName kEvictions{"kvartal_tenant_evictions_total", "Copies dropped because space was wanted"};
+inline constexpr MetricName kExpirations{"kvartal_tenant_expirations_total", "Copies dropped by TTL or maximum age"};
+inline constexpr MetricName kRefusals{"kvartal_tenant_refusals_total", "Requests for space refused, by reason"};
+
+// --- per tenant
+inline constexpr MetricName kEntries{"kvartal_tenant_index_entries", "Index entries of the tenant"};
+inline constexpr MetricName kLookups{"kvartal_tenant_lookups_total", "Lookups answered"};
+inline constexpr MetricName kBlocksAsked{"kvartal_tenant_lookup_blocks_asked_total", "Blocks asked for by lookups"};
+inline constexpr MetricName kBlocksHit{"kvartal_tenant_lookup_blocks_hit_total",
+                                       "Blocks found: longest resident prefix"};
+inline constexpr MetricName kTokensAsked{"kvartal_tenant_lookup_tokens_asked_total", "Tokens of the prompts looked up"};
+inline constexpr MetricName kTokensHit{"kvartal_tenant_lookup_tokens_hit_total", "Tokens of the prompts found"};
+inline constexpr MetricName kStored{"kvartal_tenant_blocks_stored_total", "Blocks committed"};
+inline constexpr MetricName kAborted{"kvartal_tenant_blocks_aborted_total", "Reserved blocks given up before commit"};
+inline constexpr MetricName kLoaded{"kvartal_tenant_blocks_loaded_total", "Blocks promoted from NVMe"};
+inline constexpr MetricName kLoadFailures{"kvartal_tenant_load_failures_total",
+                                          "Loads that lost a block to a device error or a mismatch"};
+inline constexpr MetricName kDemotions{"kvartal_tenant_demotions_total",
+                                       "Copies written to NVMe because DRAM wanted the space"};
+inline constexpr MetricName kWriteThroughs{"kvartal_tenant_write_throughs_total", "Copies written to NVMe at commit"};
+inline constexpr MetricName kDurable{"kvartal_tenant_blocks_durable_total", "Blocks made durable on NVMe"};
+inline constexpr MetricName kSessions{"kvartal_tenant_sessions", "Connected sessions of the tenant"};
+
+// --- per tier
+inline constexpr MetricName kTierCapacity{"kvartal_tier_capacity_bytes", "Configured capacity of the tier"};
+inline constexpr MetricName kTierCharged{"kvartal_tier_charged_bytes", "Bytes charged to all tenants"};
+inline constexpr MetricName kTierReclaiming{"kvartal_tier_reclaiming_bytes", "Bytes taken back and not yet free"};
+inline constexpr MetricName kTierUp{"kvartal_tier_up", "1: the tier serves; 0: configured, but degraded or offline"};
+
+// --- node
+inline constexpr MetricName kIndexEntries{"kvartal_index_entries", "Blocks in the prefix index"};
+inline constexpr MetricName kIndexBytes{"kvartal_index_bytes", "Memory of the prefix index"};
+inline constexpr MetricName kLeasedBlocks{"kvartal_leased_blocks", "Blocks under a lease"};
+inline constexpr MetricName kWaitingReserves{"kvartal_waiting_reserves", "Reserves waiting for memory or a write"};
+inline constexpr MetricName kLoadsUnderWay{"kvartal_loads_under_way", "Reads from NVMe not yet done"};
+inline constexpr MetricName kWritesUnderWay{"kvartal_writes_under_way", "Writes to NVMe not yet done"};
+inline constexpr MetricName kStrayBytes{"kvartal_stray_bytes_punched_total",
+                                        "Bytes clients faulted into memory that was not theirs, given back"};
+inline constexpr MetricName kNvmeErrors{"kvartal_nvme_errors_total",
+                                        "NVMe errors by kind: read, write (the device), mismatch (wrong bytes)"};
+inline constexpr MetricName kAttachDenials{"kvartal_attach_denials_total", "Attaches refused, by reason"};
+inline constexpr MetricName kReclaims{"kvartal_group_reclaims_total", "Engine groups that ended by end of file"};
+inline constexpr MetricName kPolicyInfo{"kvartal_policy_info", "1; the label is the version in force"};
+inline constexpr MetricName kPolicyAge{"kvartal_policy_age_seconds", "Seconds since the policy in force was loaded"};
+inline constexpr MetricName kPolicyErrors{"kvartal_policy_reload_failures_total",
+                                          "Reloads refused; the last good stays"};
+inline constexpr MetricName kRecovering{"kvartal_recovering", "1 while NVMe is being read back after a start"};
+inline constexpr MetricName kDraining{"kvartal_draining", "1 while the daemon takes no more stores"};
+inline constexpr MetricName kHugePages{"kvartal_huge_pages",
+                                       "1: arenas get huge pages; 0: populating costs ten times more"};
+inline constexpr MetricName kDirectIo{"kvartal_direct_io", "1: NVMe I/O passes the page cache by"};
+inline constexpr MetricName kResident{"kvartal_resident_bytes",
+                                      "Resident memory of the daemon itself, arenas left out"};
+inline constexpr MetricName kUptime{"kvartal_uptime_seconds", "Seconds since the daemon started"};
+inline constexpr MetricName kBugs{"kvartal_bugs_total",
+                                  "Broken expectations survived; anything but 0 is worth a report"};
+inline constexpr MetricName kBuildInfo{"kvartal_build_info", "1; the label is the version of the daemon"};
+inline constexpr MetricName kTenantsFolded{"kvartal_tenants_folded",
+                                           "Tenants beyond the limit, summed in the line of tenant other"};
+
+}  // namespace kvartal::telemetry

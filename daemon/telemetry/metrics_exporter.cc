@@ -1,0 +1,100 @@
+#include "daemon/telemetry/metrics_exporter.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <prometheus/collectable.h>
+#include <prometheus/exposer.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <exception>
+#include <future>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/unique_fd.h"
+#include "daemon/telemetry/metric_families.h"
+
+namespace kvartal::telemetry {
+namespace {
+
+constexpr size_t kServerThreads = 1;  // one scraper at a time; more only cost memory
+constexpr std::chrono::milliseconds kNudgePeriod{10};
+
+class Snapshot : public prometheus::Collectable {
+ public:
+  void Set(std::shared_ptr<const NodeMetrics> metrics) {
+    std::lock_guard lock(mutex_);
+    metrics_ = std::move(metrics);
+  }
+  std::vector<prometheus::MetricFamily> Collect() const override {
+    std::shared_ptr<const NodeMetrics> metrics;
+    {
+      std::lock_guard lock(mutex_);
+      metrics = metrics_;
+    }
+    return metrics == nullptr ? std::vector<prometheus::MetricFamily>() : ToFamilies(*metrics);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<const NodeMetrics> metrics_;  // Guarded by mutex_
+};
+
+// Any connection wakes the server's accepting thread, which otherwise looks only every two seconds whether it should
+// end.
+void Nudge(int port) {
+  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+}
+
+}  // namespace
+
+struct MetricsExporter::Server {
+  std::shared_ptr<Snapshot> snapshot = std::make_shared<Snapshot>();
+  std::unique_ptr<prometheus::Exposer> exposer;
+  std::string address;
+  int port = 0;
+};
+
+absl::StatusOr<std::unique_ptr<MetricsExporter>> MetricsExporter::Start(const std::string& address) {
+  auto server = std::make_unique<Server>();
+  try {
+    server->exposer = std::make_unique<prometheus::Exposer>(address, kServerThreads);
+    server->exposer->RegisterCollectable(server->snapshot);
+    server->port = server->exposer->GetListeningPorts().at(0);
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrCat("metrics cannot listen on ", address, ": ", error.what(),
+                                               "; the port may be taken: set another metrics_address"));
+  }
+  server->address = absl::StrCat(address.substr(0, address.rfind(':')), ":", server->port);
+  return std::unique_ptr<MetricsExporter>(new MetricsExporter(std::move(server)));
+}
+
+MetricsExporter::MetricsExporter(std::unique_ptr<Server> server) : server_(std::move(server)) {}
+
+MetricsExporter::~MetricsExporter() {
+  std::promise<void> stopped;
+  std::future<void> done = stopped.get_future();
+  std::thread stopper([&] {
+    server_->exposer.reset();
+    stopped.set_value();
+  });
+  while (done.wait_for(kNudgePeriod) != std::future_status::ready) Nudge(server_->port);
+  stopper.join();
+}
+
+void MetricsExporter::Update(NodeMetrics metrics) {
+  server_->snapshot->Set(std::make_shared<const NodeMetrics>(std::move(metrics)));
+}
+
+const std::string& MetricsExporter::address() const { return server_->address; }
+
+}  // namespace kvartal::telemetry

@@ -1,0 +1,31 @@
+// Everything the exporter shows, as plain numbers: copied out on the engine loop, then never changed.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "daemon/block/tier_kind.h"
+#include "daemon/engine/engine_stats.h"
+
+namespace kvartal::telemetry {
+
+struct NodeMetrics {
+  engine::EngineStats engine;
+  std::map<std::string, uint64_t> sessions_by_tenant;
+  std::map<std::string, uint64_t> attach_denials;  // by reason
+  uint64_t reclaims = 0;
+  std::array<bool, kTierCount> tier_configured{};
+  std::array<bool, kTierCount> tier_healthy{};
+  uint64_t policy_age_ms = 0;
+  uint64_t policy_reload_failures = 0;
+  uint64_t uptime_ms = 0;
+  uint64_t rss_bytes = 0;
+  uint64_t bugs = 0;
+  bool huge_pages = false;
+  bool direct_io = false;
+  std::string version;
+};
+
+}  // namespace kvartal::telemetry

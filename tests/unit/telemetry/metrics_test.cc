@@ -1,0 +1,147 @@
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <prometheus/text_serializer.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+
+#include "daemon/base/limits.h"
+#include "daemon/base/unique_fd.h"
+#include "daemon/telemetry/metric_families.h"
+#include "daemon/telemetry/metrics_exporter.h"
+
+namespace kvartal::telemetry {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string Text(const NodeMetrics& metrics) { return prometheus::TextSerializer().Serialize(ToFamilies(metrics)); }
+
+NodeMetrics OneTenant() {
+  NodeMetrics metrics;
+  metrics.tier_configured = {false, true, true};
+  metrics.tier_healthy = {false, true, false};
+  metrics.engine.policy_version = "abc";
+  metrics.engine.tenants.resize(1);
+  metrics.engine.tenants[0].name = "team-red/chat";
+  metrics.engine.tenants[0].tiers[TierIndex(TierKind::kDram)].charged_bytes = 2097152;
+  metrics.engine.tenants[0].tokens_hit = 640;
+  return metrics;
+}
+
+size_t LinesBeginning(const std::string& text, const std::string& prefix) {
+  size_t count = 0;
+  for (size_t at = text.find("\n" + prefix); at != std::string::npos; at = text.find("\n" + prefix, at + 1)) ++count;
+  return count;
+}
+
+TEST(ToFamilies, SplitsTheTenantNameInTwoLabels) {
+  const std::string text = Text(OneTenant());
+  EXPECT_THAT(text,
+              HasSubstr("kvartal_tenant_charged_bytes{tenant_namespace=\"team-red\",tenant=\"chat\",tier=\"dram\"} "
+                        "2097152"));
+  EXPECT_THAT(text, HasSubstr("# TYPE kvartal_tenant_charged_bytes gauge"));
+  EXPECT_THAT(text, HasSubstr("# TYPE kvartal_tenant_lookup_tokens_hit_total counter"));
+  EXPECT_THAT(text,
+              HasSubstr("kvartal_tenant_lookup_tokens_hit_total{tenant_namespace=\"team-red\",tenant=\"chat\"} 640"));
+}
+
+TEST(ToFamilies, ATierThatIsNotConfiguredHasNoLines) { EXPECT_THAT(Text(OneTenant()), Not(HasSubstr("tier=\"hbm\""))); }
+
+TEST(ToFamilies, ASickTierIsConfiguredAndDown) {
+  const std::string text = Text(OneTenant());
+  EXPECT_THAT(text, HasSubstr("kvartal_tier_up{tier=\"dram\"} 1"));
+  EXPECT_THAT(text, HasSubstr("kvartal_tier_up{tier=\"nvme\"} 0"));
+}
+
+TEST(ToFamilies, OnlyReasonsThatHappenedAreShown) {
+  NodeMetrics metrics = OneTenant();
+  metrics.engine.tenants[0]
+      .tiers[TierIndex(TierKind::kNvme)]
+      .refusals[static_cast<size_t>(policy::Refusal::kCapacity)] = 3;
+  metrics.attach_denials["unknown_uid"] = 2;
+  const std::string text = Text(metrics);
+  EXPECT_EQ(LinesBeginning(text, "kvartal_tenant_refusals_total{"), 1u);
+  EXPECT_THAT(text, HasSubstr("tier=\"nvme\",reason=\"capacity\"} 3"));
+  EXPECT_THAT(text, HasSubstr("kvartal_attach_denials_total{reason=\"unknown_uid\"} 2"));
+}
+
+TEST(ToFamilies, TenantsBeyondTheLimitAreSummedInOneLine) {
+  NodeMetrics metrics = OneTenant();
+  metrics.tier_configured = {false, true, false};
+  metrics.engine.tenants.clear();
+  for (size_t i = 0; i < kMetricTenantsMax + 3; ++i) {
+    engine::TenantStats tenant;
+    tenant.name = "ns/t" + std::to_string(i);
+    tenant.lookups = 10;
+    tenant.tiers[TierIndex(TierKind::kDram)].charged_bytes = 100;
+    metrics.sessions_by_tenant[tenant.name] = 1;
+    metrics.engine.tenants.push_back(tenant);
+  }
+  const std::string text = Text(metrics);
+  EXPECT_EQ(LinesBeginning(text, "kvartal_tenant_charged_bytes{"), kMetricTenantsMax + 1);
+  EXPECT_THAT(text,
+              HasSubstr("kvartal_tenant_charged_bytes{tenant_namespace=\"\",tenant=\"other\",tier=\"dram\"} 300"));
+  EXPECT_THAT(text, HasSubstr("kvartal_tenant_lookups_total{tenant_namespace=\"\",tenant=\"other\"} 30"));
+  EXPECT_THAT(text, HasSubstr("kvartal_tenant_sessions{tenant_namespace=\"\",tenant=\"other\"} 3"));
+  EXPECT_THAT(text, HasSubstr("kvartal_tenants_folded 3"));
+}
+
+TEST(ToFamilies, ExactlyTheLimitFoldsNobody) {
+  NodeMetrics metrics = OneTenant();
+  const engine::TenantStats tenant = metrics.engine.tenants[0];
+  metrics.engine.tenants.assign(kMetricTenantsMax, tenant);
+  EXPECT_EQ(Text(metrics).find("tenant=\"other\""), std::string::npos);
+}
+
+TEST(ToFamilies, ANameThatNeedsEscapingStaysOneLabel) {
+  NodeMetrics metrics = OneTenant();
+  metrics.engine.tenants[0].name = "a/b\"} 1\nevil 2";
+  EXPECT_THAT(Text(metrics), Not(HasSubstr("\nevil")));
+}
+
+std::string Scrape(const std::string& address) {
+  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in peer{};
+  peer.sin_family = AF_INET;
+  peer.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  peer.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&peer), sizeof(peer)) != 0) return "no connection";
+  const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
+  EXPECT_EQ(::write(fd.get(), request.data(), request.size()), static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char part[4096];
+  for (ssize_t got = 0; (got = ::read(fd.get(), part, sizeof(part))) > 0;)
+    answer.append(part, static_cast<size_t>(got));
+  return answer;
+}
+
+TEST(MetricsExporter, ShowsTheLastSnapshot) {
+  auto exporter = MetricsExporter::Start("127.0.0.1:0");
+  ASSERT_TRUE(exporter.ok()) << exporter.status();
+  NodeMetrics metrics = OneTenant();
+  metrics.engine.entries = 1;
+  (*exporter)->Update(metrics);
+  metrics.engine.entries = 2;
+  (*exporter)->Update(metrics);
+  const std::string answer = Scrape((*exporter)->address());
+  EXPECT_THAT(answer, HasSubstr("200 OK"));
+  EXPECT_THAT(answer, HasSubstr("\nkvartal_index_entries 2"));
+}
+
+TEST(MetricsExporter, ATakenPortIsNamed) {
+  auto first = MetricsExporter::Start("127.0.0.1:0");
+  ASSERT_TRUE(first.ok()) << first.status();
+  const auto second = MetricsExporter::Start((*first)->address());
+  ASSERT_FALSE(second.ok());
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr((*first)->address()));
+}
+
+TEST(MetricsExporter, NonsenseIsAnError) { EXPECT_FALSE(MetricsExporter::Start("not an address").ok()); }
+
+}  // namespace
+}  // namespace kvartal::telemetry
