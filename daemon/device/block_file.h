@@ -27,7 +27,7 @@ struct BlockIo {
   // On the disk thread, before a write or after a successful read: checksums and headers belong here, not on the loop.
   // Not OK ends the transfer with that status (before a write: nothing is written).
   absl::AnyInvocable<absl::Status()> on_disk_thread;
-  // On the engine loop, exactly once. A short transfer is an error, never success.
+  // On the engine loop, exactly once. A short transfer is an error, never success. Unavailable: the device failed.
   absl::AnyInvocable<void(absl::Status)> done;
 };
 
@@ -38,16 +38,19 @@ class BlockFile {
   virtual bool direct_io() const = 0;     // what is in effect, read back from the descriptor
   // False when kDiskQueueMax transfers are under way: a refusal; nothing of `io` will run.
   [[nodiscard]] virtual bool Submit(BlockIo io) = 0;
-  // On the calling thread, for start-up only.
+  // On the calling thread, for start-up only. Offset and length are multiples of kSlotAlignBytes; OutOfRange past the end.
   virtual absl::Status ReadNow(uint64_t offset, void* data, size_t bytes) = 0;
   virtual absl::Status WriteNow(uint64_t offset, const void* data, size_t bytes) = 0;
   virtual absl::Status Sync() = 0;
+  // Accepted, `done` not yet run.
   virtual size_t Pending() const = 0;
 };
 
 struct BlockFileOptions {
-  std::string path;
-  uint64_t size_bytes = 0;      // the file is created and preallocated in full at this size; an existing one is grown to it
+  std::string path;             // a file, created when absent, or a block device
+  // The file is preallocated in full at this size; a smaller one is grown to it. Of a larger one the front is used: a file is
+  // never made smaller. A device must be at least this large.
+  uint64_t size_bytes = 0;
   int threads = 8;
   size_t queue_max = 0;         // 0: kDiskQueueMax
 };

@@ -32,7 +32,8 @@ class Arena {
 
   // Makes [offset, offset + bytes) present (Populate) or gives it back to the system, reading as zeros from then on, for every
   // mapping (Punch). Multiples of kExtentAlignBytes. `done` runs on the engine loop. ResourceExhausted at once when
-  // kMemoryQueueMax requests are under way: then `done` is never run.
+  // kMemoryQueueMax requests are under way: then `done` is never run. Requests are done part after part in turn with others:
+  // two that overlap must not be under way at once. After a Populate that failed, part of the range may be present.
   [[nodiscard]] virtual absl::Status Populate(uint64_t offset, uint64_t bytes, Done done) = 0;
   [[nodiscard]] virtual absl::Status Punch(uint64_t offset, uint64_t bytes, Done done) = 0;
 

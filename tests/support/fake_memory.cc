@@ -158,8 +158,9 @@ absl::StatusOr<std::unique_ptr<device::Arena>> FakeMemory::CreateArena(const cha
   KV_ASSIGN_OR_RETURN(bytes->data, Mapping::Shared(bytes->fd.get(), size_bytes, PROT_READ | PROT_WRITE, MAP_NORESERVE));
   KV_ASSIGN_OR_RETURN(bytes->generations, Mapping::Shared(bytes->generation_fd.get(), generation_bytes,
                                                           PROT_READ | PROT_WRITE, MAP_NORESERVE));
-  KV_CHECK(::fcntl(bytes->fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
-  KV_CHECK(::fcntl(bytes->generation_fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) == 0);
+  KV_CHECK(::fcntl(bytes->fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
+  KV_CHECK(::fcntl(bytes->generation_fd.get(), F_ADD_SEALS,
+                   F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0);
   bytes->present.resize(size_bytes / kExtentAlignBytes);
   return std::make_unique<FakeArena>(state_, std::move(bytes));
 }

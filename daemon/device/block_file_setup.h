@@ -1,0 +1,20 @@
+// Opening the file or raw device of the NVMe tier: found or made, locked, in full size, O_DIRECT where it works.
+// On the calling thread, at start-up.
+// Invariant: a failure leaves the disk as it was: a file made here is removed, a grown one is cut back.
+#pragma once
+
+#include <cstdint>
+
+#include "daemon/base/status.h"
+#include "daemon/base/unique_fd.h"
+#include "daemon/device/block_file.h"
+
+namespace kvartal::device {
+
+struct OpenedBlockFile {
+  UniqueFd fd;
+  uint64_t size_bytes = 0;
+};
+absl::StatusOr<OpenedBlockFile> SetUpBlockFile(const BlockFileOptions& options);
+
+}  // namespace kvartal::device
