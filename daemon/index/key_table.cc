@@ -49,7 +49,7 @@ void KeyTable::Erase(uint32_t hash, uint32_t entry) {
 // degrades.
 bool KeyTable::EraseFrom(Region& region, uint32_t hash, uint32_t entry_plus_one) {
   uint32_t hole = region.Home(hash);
-  while (region.cells[hole].entry_plus_one != entry_plus_one) {
+  while (region.cells[hole].entry_plus_one != entry_plus_one || region.cells[hole].hash != hash) {
     if (region.cells[hole].entry_plus_one == 0) return false;
     hole = (hole + 1) & region.mask;
   }
