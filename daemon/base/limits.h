@@ -111,6 +111,7 @@ inline constexpr uint64_t kDramBytesMax = (uint64_t{UINT32_MAX} * kSlotAlignByte
 inline constexpr uint64_t kNvmeBytesMin = 64 * kMiB;        // four segments: fewer cannot serve several slot sizes
 inline constexpr uint64_t kNvmeBytesMax = uint64_t{UINT32_MAX} * kSlotAlignBytes;                         // SlotId's reach
 inline constexpr int kDiskThreadsMax = 64;                  // a disk; deeper queues only add latency
+inline constexpr size_t kDisksMax = 1;                      // a node, for now: one data file, one catalog
 inline constexpr size_t kDoorsMax = 256;                    // `socket` attestor: one listener each
 inline constexpr size_t kSocketPathMax = 107;               // sockaddr_un::sun_path with its final zero
 inline constexpr uint32_t kLeaseMsMin = kTickMs;
