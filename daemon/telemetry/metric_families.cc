@@ -1,8 +1,11 @@
 #include "daemon/telemetry/metric_families.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "daemon/base/limits.h"
@@ -92,9 +95,11 @@ std::vector<Line> ShownTenants(const NodeMetrics& metrics) {
   std::vector<Line> lines;
   Line other;
   other.labels = TenantLabels(kOtherTenants);
+  std::unordered_map<std::string_view, uint64_t> sessions_by_tenant;
+  for (const attach::SessionInfo& session : metrics.attach.session_list) ++sessions_by_tenant[session.tenant];
   for (const TenantStats& tenant : metrics.engine.tenants) {
-    const auto it = metrics.sessions_by_tenant.find(tenant.name);
-    const uint64_t sessions = it == metrics.sessions_by_tenant.end() ? 0 : it->second;
+    const auto it = sessions_by_tenant.find(tenant.name);
+    const uint64_t sessions = it == sessions_by_tenant.end() ? 0 : it->second;
     if (lines.size() < kMetricTenantsMax) {
       lines.push_back({TenantLabels(tenant.name), tenant, sessions});
     } else {
@@ -195,6 +200,31 @@ void AddSingle(const MetricName& name, double value, std::vector<prometheus::Met
   out->push_back(family.Take());
 }
 
+// One line a reason that ever happened; the first of each list is "none".
+template <size_t kCount, typename Reason>
+void AddByReason(const MetricName& name, const char* label, const std::array<uint64_t, kCount>& counts,
+                 const char* (*reason_name)(Reason), std::vector<prometheus::MetricFamily>* out) {
+  FamilyBuilder family(name);
+  for (size_t i = 1; i < kCount; ++i) {
+    if (counts[i] == 0) continue;
+    family.Add({{label, reason_name(static_cast<Reason>(i))}}, static_cast<double>(counts[i]));
+  }
+  out->push_back(family.Take());
+}
+
+void AddAttachFamilies(const attach::AttachStats& attach, std::vector<prometheus::MetricFamily>* out) {
+  AddByReason(kAttachDenials, kLabelReason, attach.denials, &attach::DenialReasonName, out);
+  AddByReason(kBadFrames, kLabelKind, attach.bad_frames, &attach::BadFrameName, out);
+  AddByReason(kSessionEnds, kLabelReason, attach.cuts, &attach::CutReasonName, out);
+  AddSingle(kConnections, static_cast<double>(attach.sessions), out);
+  AddSingle(kAccepted, static_cast<double>(attach.accepted), out);
+  AddSingle(kFrames, static_cast<double>(attach.frames), out);
+  AddSingle(kErrorFrames, static_cast<double>(attach.errors), out);
+  AddSingle(kLeasesExpired, static_cast<double>(attach.leases_expired), out);
+  AddSingle(kReclaims, static_cast<double>(attach.reclaims), out);
+  AddSingle(kReclaimedBlocks, static_cast<double>(attach.reclaimed_blocks), out);
+}
+
 void AddNodeFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricFamily>* out) {
   const engine::EngineStats& engine = metrics.engine;
   AddSingle(kIndexEntries, static_cast<double>(engine.entries), out);
@@ -209,12 +239,6 @@ void AddNodeFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricF
   nvme_errors.Add({{kLabelKind, "write"}}, static_cast<double>(engine.nvme_write_errors));
   nvme_errors.Add({{kLabelKind, "mismatch"}}, static_cast<double>(engine.nvme_mismatches));
   out->push_back(nvme_errors.Take());
-  FamilyBuilder denials(kAttachDenials);
-  for (const auto& [reason, count] : metrics.attach_denials) {
-    denials.Add({{kLabelReason, reason}}, static_cast<double>(count));
-  }
-  out->push_back(denials.Take());
-  AddSingle(kReclaims, static_cast<double>(metrics.reclaims), out);
   AddSingle(kPolicyInfo, 1, out, {{kLabelVersion, engine.policy_version}});
   AddSingle(kPolicyAge, static_cast<double>(metrics.policy_age_ms) / kMsPerSecond, out);
   AddSingle(kPolicyErrors, static_cast<double>(metrics.policy_reload_failures), out);
@@ -236,6 +260,7 @@ std::vector<prometheus::MetricFamily> ToFamilies(const NodeMetrics& metrics) {
   std::vector<prometheus::MetricFamily> families;
   AddTenantFamilies(metrics, &families);
   AddTierFamilies(metrics, &families);
+  AddAttachFamilies(metrics.attach, &families);
   AddNodeFamilies(metrics, &families);
   return families;
 }

@@ -68,7 +68,17 @@ inline constexpr MetricName kStrayBytes{"kvartal_stray_bytes_punched_total",
 inline constexpr MetricName kNvmeErrors{"kvartal_nvme_errors_total",
                                         "NVMe errors by kind: read, write (the device), mismatch (wrong bytes)"};
 inline constexpr MetricName kAttachDenials{"kvartal_attach_denials_total", "Attaches refused, by reason"};
-inline constexpr MetricName kReclaims{"kvartal_group_reclaims_total", "Engine groups that ended by end of file"};
+inline constexpr MetricName kBadFrames{"kvartal_attach_bad_frames_total", "Frames of clients not understood, by kind"};
+inline constexpr MetricName kSessionEnds{"kvartal_session_ends_total", "Sessions that ended, by reason"};
+inline constexpr MetricName kConnections{"kvartal_connections", "Connections now, attached or not"};
+inline constexpr MetricName kAccepted{"kvartal_connections_accepted_total", "Connections accepted"};
+inline constexpr MetricName kFrames{"kvartal_attach_frames_total", "Frames received from clients"};
+inline constexpr MetricName kErrorFrames{"kvartal_attach_errors_total", "Error frames sent to clients"};
+inline constexpr MetricName kLeasesExpired{"kvartal_leases_expired_total",
+                                           "Leases that ended because nobody renewed them"};
+inline constexpr MetricName kReclaims{"kvartal_group_reclaims_total", "Engine groups that ended"};
+inline constexpr MetricName kReclaimedBlocks{"kvartal_group_reclaimed_blocks_total",
+                                             "Unfinished blocks given up because their engine group ended"};
 inline constexpr MetricName kPolicyInfo{"kvartal_policy_info", "1; the label is the version in force"};
 inline constexpr MetricName kPolicyAge{"kvartal_policy_age_seconds", "Seconds since the policy in force was loaded"};
 inline constexpr MetricName kPolicyErrors{"kvartal_policy_reload_failures_total",

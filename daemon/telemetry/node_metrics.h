@@ -3,9 +3,9 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <string>
 
+#include "daemon/attach/attach_stats.h"
 #include "daemon/block/tier_kind.h"
 #include "daemon/engine/engine_stats.h"
 
@@ -13,9 +13,7 @@ namespace kvartal::telemetry {
 
 struct NodeMetrics {
   engine::EngineStats engine;
-  std::map<std::string, uint64_t> sessions_by_tenant;
-  std::map<std::string, uint64_t> attach_denials;  // by reason
-  uint64_t reclaims = 0;
+  attach::AttachStats attach;
   std::array<bool, kTierCount> tier_configured{};
   std::array<bool, kTierCount> tier_healthy{};
   uint64_t policy_age_ms = 0;

@@ -63,7 +63,7 @@ TEST(ToFamilies, OnlyReasonsThatHappenedAreShown) {
   metrics.engine.tenants[0]
       .tiers[TierIndex(TierKind::kNvme)]
       .refusals[static_cast<size_t>(policy::Refusal::kCapacity)] = 3;
-  metrics.attach_denials["unknown_uid"] = 2;
+  metrics.attach.denials[static_cast<size_t>(attach::DenialReason::kUnknownUid)] = 2;
   const std::string text = Text(metrics);
   EXPECT_EQ(LinesBeginning(text, "kvartal_tenant_refusals_total{"), 1u);
   EXPECT_THAT(text, HasSubstr("tier=\"nvme\",reason=\"capacity\"} 3"));
@@ -79,7 +79,7 @@ TEST(ToFamilies, TenantsBeyondTheLimitAreSummedInOneLine) {
     tenant.name = "ns/t" + std::to_string(i);
     tenant.lookups = 10;
     tenant.tiers[TierIndex(TierKind::kDram)].charged_bytes = 100;
-    metrics.sessions_by_tenant[tenant.name] = 1;
+    metrics.attach.session_list.emplace_back().tenant = tenant.name;
     metrics.engine.tenants.push_back(tenant);
   }
   const std::string text = Text(metrics);
