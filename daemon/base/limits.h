@@ -9,122 +9,130 @@
 namespace kvartal {
 
 // --- memory layout
-inline constexpr uint64_t kSlotAlignBytes = 4 * kKiB;       // O_DIRECT and page granularity; a SlotId counts these
-inline constexpr uint64_t kExtentAlignBytes = 2 * kMiB;     // a huge page: populate and punch work in these
-inline constexpr uint64_t kExtentMaxBytes = 64 * kMiB;      // one charge; larger would make a small tenant's growth too coarse
-inline constexpr uint32_t kExtentWastePercentMax = 3;       // extents are sized so that the tail no slot fits in stays below
-inline constexpr uint64_t kBlockBytesMax = 32 * kMiB;       // a 70B block of 64 tokens; larger is a wrong layout
-inline constexpr uint32_t kShardsMax = 64;                  // node-local TP x PP ranks of one engine
-inline constexpr uint64_t kArenaOverCapacity = 4;           // virtual arena size : tier capacity, room for mixed extent sizes
+inline constexpr uint64_t kSlotAlignBytes = 4 * kKiB;    // O_DIRECT and page granularity; a SlotId counts these
+inline constexpr uint64_t kExtentAlignBytes = 2 * kMiB;  // a huge page: populate and punch work in these
+inline constexpr uint64_t kExtentMaxBytes =
+    64 * kMiB;  // one charge; larger would make a small tenant's growth too coarse
+inline constexpr uint32_t kExtentWastePercentMax = 3;  // extents are sized so that the tail no slot fits in stays below
+inline constexpr uint64_t kBlockBytesMax = 32 * kMiB;  // a 70B block of 64 tokens; larger is a wrong layout
+inline constexpr uint32_t kShardsMax = 64;             // node-local TP x PP ranks of one engine
+inline constexpr uint64_t kArenaOverCapacity = 4;  // virtual arena size : tier capacity, room for mixed extent sizes
 
 // --- NVMe
-inline constexpr uint64_t kNvmeHeaderBytes = 4 * kKiB;      // one header in front of each payload
+inline constexpr uint64_t kNvmeHeaderBytes = 4 * kKiB;  // one header in front of each payload
 inline constexpr uint64_t kSegmentMinBytes = 16 * kMiB;
 inline constexpr uint64_t kSegmentMaxBytes = 256 * kMiB;
-inline constexpr uint64_t kIoPartBytes = 1 * kMiB;          // larger blocks are cut so that a deadline can cut in
-inline constexpr size_t kDiskQueueMax = 1024;               // submitted and not completed; a full queue is a refusal
-inline constexpr size_t kCatalogQueueMax = 4096;            // metadata batches not yet in RocksDB
-inline constexpr int kCatalogSyncSeconds = 5;               // power loss forgets at most this much
-inline constexpr uint64_t kNvmeDataStartBytes = 1 * kMiB;   // superblock copies lie below; segments stay aligned as partitions do
-inline constexpr uint64_t kNvmeForeignProbeBytes = 128 * kKiB;  // must be zeros before a file is taken for a new one: covers btrfs
-inline constexpr uint32_t kDeviceErrorsMax = 5;             // so many within the window: the device takes no new blocks
-inline constexpr int64_t kDeviceErrorWindowMs = 60'000;     // and so long without an error it is trusted again,
-inline constexpr uint32_t kDeviceHealSuccesses = 256;       // or after so many transfers in a row without one
-inline constexpr size_t kQuarantinedSlotsMax = 64;          // slots whose write failed, kept out of use: the oldest returns first
-inline constexpr size_t kScanReadsMax = 32;                 // header reads under way while a lost catalog is rebuilt
-inline constexpr uint32_t kScanErrorsMax = 64;              // of the device: then the scan stops with what it has
-inline constexpr size_t kRecoveryBatchMax = 1024;           // records handed to the engine at once: about 1 ms of its loop
-inline constexpr size_t kCatalogLoadBatchesMax = 8;         // batches read ahead of the engine
-inline constexpr size_t kCatalogBatchOpsMax = 4096;         // operations of one RocksDB write: bounds its memory and its delay
+inline constexpr uint64_t kIoPartBytes = 1 * kMiB;  // larger blocks are cut so that a deadline can cut in
+inline constexpr size_t kDiskQueueMax = 1024;       // submitted and not completed; a full queue is a refusal
+inline constexpr size_t kCatalogQueueMax = 4096;    // metadata batches not yet in RocksDB
+inline constexpr int kCatalogSyncSeconds = 5;       // power loss forgets at most this much
+inline constexpr uint64_t kNvmeDataStartBytes =
+    1 * kMiB;  // superblock copies lie below; segments stay aligned as partitions do
+inline constexpr uint64_t kNvmeForeignProbeBytes =
+    128 * kKiB;                                  // must be zeros before a file is taken for a new one: covers btrfs
+inline constexpr uint32_t kDeviceErrorsMax = 5;  // so many within the window: the device takes no new blocks
+inline constexpr int64_t kDeviceErrorWindowMs = 60'000;  // and so long without an error it is trusted again,
+inline constexpr uint32_t kDeviceHealSuccesses = 256;    // or after so many transfers in a row without one
+inline constexpr size_t kQuarantinedSlotsMax =
+    64;                                         // slots whose write failed, kept out of use: the oldest returns first
+inline constexpr size_t kScanReadsMax = 32;     // header reads under way while a lost catalog is rebuilt
+inline constexpr uint32_t kScanErrorsMax = 64;  // of the device: then the scan stops with what it has
+inline constexpr size_t kRecoveryBatchMax = 1024;    // records handed to the engine at once: about 1 ms of its loop
+inline constexpr size_t kCatalogLoadBatchesMax = 8;  // batches read ahead of the engine
+inline constexpr size_t kCatalogBatchOpsMax = 4096;  // operations of one RocksDB write: bounds its memory and its delay
 inline constexpr uint64_t kCatalogMemtableBytes = 8 * kMiB;
 inline constexpr uint64_t kCatalogBlockCacheBytes = 4 * kMiB;
 inline constexpr uint64_t kCatalogWalBytesMax = 64 * kMiB;  // what a restart replays at most
 inline constexpr int kCatalogOpenFilesMax = 64;
-inline constexpr int kCatalogReopenSeconds = 10;            // between attempts to open a database that stopped taking writes
-inline constexpr uint32_t kCatalogSetAsideMax = 4;          // unreadable databases kept for a look: older ones are removed
+inline constexpr int kCatalogReopenSeconds = 10;    // between attempts to open a database that stopped taking writes
+inline constexpr uint32_t kCatalogSetAsideMax = 4;  // unreadable databases kept for a look: older ones are removed
 
 // --- threads
-inline constexpr size_t kMemoryQueueMax = 4096;             // populate and punch requests under way
-inline constexpr uint64_t kMemoryPartBytes = 16 * kMiB;     // of one request before the next one's turn: about 10 ms with small pages
-inline constexpr size_t kLoopPostMax = 65536;               // callbacks posted to the engine loop and not yet run
+inline constexpr size_t kMemoryQueueMax = 4096;  // populate and punch requests under way
+inline constexpr uint64_t kMemoryPartBytes =
+    16 * kMiB;  // of one request before the next one's turn: about 10 ms with small pages
+inline constexpr size_t kLoopPostMax = 65536;  // callbacks posted to the engine loop and not yet run
 
 // --- engine
-inline constexpr uint32_t kTickMs = 100;                    // TTL and lease resolution
-inline constexpr uint32_t kTickWorkMax = 512;               // entries expired a tick and tenant: a tick never stalls the loop
-inline constexpr size_t kWaitingReservesMax = 1024;         // a node: Reserves that wait for a populate or a write to end
-inline constexpr uint32_t kEvictionsPerReserveMax = 4096;   // bound of one search for space
-inline constexpr size_t kPromotionsMax = 1024;              // a node: NVMe reads under way
+inline constexpr uint32_t kTickMs = 100;             // TTL and lease resolution
+inline constexpr uint32_t kTickWorkMax = 512;        // entries expired a tick and tenant: a tick never stalls the loop
+inline constexpr size_t kWaitingReservesMax = 1024;  // a node: Reserves that wait for a populate or a write to end
+inline constexpr uint32_t kEvictionsPerReserveMax = 4096;      // bound of one search for space
+inline constexpr size_t kPromotionsMax = 1024;                 // a node: NVMe reads under way
 inline constexpr int64_t kPinMsMax = 30LL * 24 * 3600 * 1000;  // a pin may last 30 days
-inline constexpr uint32_t kEmptyTicksMax = 10;              // an empty extent idle this long goes back: a second of hysteresis
-inline constexpr uint32_t kOverLimitBlocksPerTick = 512;    // evicted a tick and tenant while usage is above a lowered limit
-inline constexpr uint32_t kVictimProbesMax = 4096;          // leased candidates passed over before a search gives up
+inline constexpr uint32_t kEmptyTicksMax = 10;  // an empty extent idle this long goes back: a second of hysteresis
+inline constexpr uint32_t kOverLimitBlocksPerTick =
+    512;                                            // evicted a tick and tenant while usage is above a lowered limit
+inline constexpr uint32_t kVictimProbesMax = 4096;  // leased candidates passed over before a search gives up
 
 // --- index
-inline constexpr uint32_t kIndexEntriesMax = 0xffff'fff0;   // an EntryId is 32 bits and None is its largest value
-inline constexpr uint32_t kIndexCellsPerMove = 32;          // table cells moved an insert while growing: under a microsecond
+inline constexpr uint32_t kIndexEntriesMax = 0xffff'fff0;  // an EntryId is 32 bits and None is its largest value
+inline constexpr uint32_t kIndexCellsPerMove = 32;  // table cells moved an insert while growing: under a microsecond
 
 // --- attach protocol
-inline constexpr size_t kFrameBytesMax = 64 * kKiB;         // one packet
-inline constexpr uint32_t kKeysPerFrameMax = 1024;          // 32 KiB of keys; a longer chain is several frames
-inline constexpr uint32_t kReservePerFrameMax = 1024;       // slots a Reserve may ask for
-inline constexpr size_t kOutboxFramesMax = 256;             // frames a client has not read yet; then it is cut off
-inline constexpr size_t kOutboxBytesMax = 2 * kMiB;         // of them together: many stalled clients must not fill the daemon
-inline constexpr size_t kUntoldDurablesMax = 1u << 17;      // durable blocks a client has not been told of; 1 MiB of ids
-inline constexpr size_t kPendingPerSessionMax = 64;         // Reserves and Loads of one session not yet answered
-inline constexpr size_t kSessionsMax = 4096;                // a node
-inline constexpr size_t kStrangersMax = 64;                 // connected peers nobody vouches for, until they are told so
-inline constexpr uint32_t kAcceptsPerWakeMax = 64;          // a storm of connects yields to sessions after these
-inline constexpr size_t kReclaimsKept = 64;                 // latest reclaim times shown to people
+inline constexpr size_t kFrameBytesMax = 64 * kKiB;    // one packet
+inline constexpr uint32_t kKeysPerFrameMax = 1024;     // 32 KiB of keys; a longer chain is several frames
+inline constexpr uint32_t kReservePerFrameMax = 1024;  // slots a Reserve may ask for
+inline constexpr size_t kOutboxFramesMax = 256;        // frames a client has not read yet; then it is cut off
+inline constexpr size_t kOutboxBytesMax = 2 * kMiB;  // of them together: many stalled clients must not fill the daemon
+inline constexpr size_t kUntoldDurablesMax = 1u << 17;  // durable blocks a client has not been told of; 1 MiB of ids
+inline constexpr size_t kPendingPerSessionMax = 64;     // Reserves and Loads of one session not yet answered
+inline constexpr size_t kSessionsMax = 4096;            // a node
+inline constexpr size_t kStrangersMax = 64;             // connected peers nobody vouches for, until they are told so
+inline constexpr uint32_t kAcceptsPerWakeMax = 64;      // a storm of connects yields to sessions after these
+inline constexpr size_t kReclaimsKept = 64;             // latest reclaim times shown to people
 inline constexpr size_t kSessionsPerTenantDefault = 64;
 inline constexpr size_t kLeasesPerGroupMax = 4096;
 inline constexpr size_t kLeasedBlocksPerGroupMax = 1u << 20;
 inline constexpr size_t kFillingBlocksPerGroupMax = 1u << 16;
 inline constexpr size_t kNamespacesPerTenantMax = 256;
-inline constexpr size_t kUnackedFdsMax = 2;                 // fds in flight to one client
-inline constexpr uint32_t kAttachDeadlineMs = 5000;         // from connect to Attach
+inline constexpr size_t kUnackedFdsMax = 2;          // fds in flight to one client
+inline constexpr uint32_t kAttachDeadlineMs = 5000;  // from connect to Attach
 inline constexpr uint32_t kLeaseMsDefault = 10000;
 inline constexpr uint32_t kLeaseMsMax = 60000;
-inline constexpr uint32_t kFramesPerWakeMax = 64;           // one busy client yields to the others after these
-inline constexpr uint32_t kLeaseTickWorkMax = 8192;         // blocks of ended leases given back a tick, all groups together
+inline constexpr uint32_t kFramesPerWakeMax = 64;    // one busy client yields to the others after these
+inline constexpr uint32_t kLeaseTickWorkMax = 8192;  // blocks of ended leases given back a tick, all groups together
 
 // --- manifests and configuration
-inline constexpr size_t kYamlBytesMax = 1024 * kKiB;        // one file; an object in Kubernetes is smaller than 1.5 MB
-inline constexpr size_t kYamlDepthMax = 32;                 // ours nest 8 deep, a copied managedFields about 16
-inline constexpr size_t kYamlNodesMax = 65536;              // bounds memory and time of one file
-inline constexpr size_t kYamlFindingsMax = 16;              // errors told at once; the rest is counted
-inline constexpr size_t kPolicyFilesMax = 1024;             // files of a policy folder
-inline constexpr size_t kTenantsMax = 4096;                 // a node; each is a set of metric series
-inline constexpr size_t kSubjectsMax = 64;                  // a policy
-inline constexpr size_t kPoolClaimsMax = 16;                // a policy
-inline constexpr size_t kCodecsMax = 16;                    // a policy
-inline constexpr size_t kCodecModelsMax = 64;               // a codec rule
-inline constexpr size_t kGrantsMax = 64;                    // a pool; more would not fit the cost budget of the schema's rules
-inline constexpr size_t kGroupsMax = 64;                    // GPU groups or share groups of a pool
-inline constexpr size_t kGroupGpusMax = 64;                 // a GPU group: 8 GPUs in 7 MIG slices
-inline constexpr size_t kMatchLabelsMax = 32;               // a selector
+inline constexpr size_t kYamlBytesMax = 1024 * kKiB;  // one file; an object in Kubernetes is smaller than 1.5 MB
+inline constexpr size_t kYamlDepthMax = 32;           // ours nest 8 deep, a copied managedFields about 16
+inline constexpr size_t kYamlNodesMax = 65536;        // bounds memory and time of one file
+inline constexpr size_t kYamlFindingsMax = 16;        // errors told at once; the rest is counted
+inline constexpr size_t kPolicyFilesMax = 1024;       // files of a policy folder
+inline constexpr size_t kTenantsMax = 4096;           // a node; each is a set of metric series
+inline constexpr size_t kSubjectsMax = 64;            // a policy
+inline constexpr size_t kPoolClaimsMax = 16;          // a policy
+inline constexpr size_t kCodecsMax = 16;              // a policy
+inline constexpr size_t kCodecModelsMax = 64;         // a codec rule
+inline constexpr size_t kGrantsMax = 64;       // a pool; more would not fit the cost budget of the schema's rules
+inline constexpr size_t kGroupsMax = 64;       // GPU groups or share groups of a pool
+inline constexpr size_t kGroupGpusMax = 64;    // a GPU group: 8 GPUs in 7 MIG slices
+inline constexpr size_t kMatchLabelsMax = 32;  // a selector
 inline constexpr int64_t kSecondsMax = 10ll * 365 * 86400;  // a TTL or an age; in milliseconds far from overflow
 inline constexpr int64_t kWeightMax = 10000;
-inline constexpr int64_t kEntriesMax = 4294967294;          // EntryId's largest valid value
-inline constexpr uint64_t kSizeBytesMax = INT64_MAX;        // a Quantity; what Kubernetes can hold
+inline constexpr int64_t kEntriesMax = 4294967294;    // EntryId's largest valid value
+inline constexpr uint64_t kSizeBytesMax = INT64_MAX;  // a Quantity; what Kubernetes can hold
 inline constexpr uint64_t kDramBytesMin = kExtentAlignBytes;
-inline constexpr uint64_t kDramBytesMax = (uint64_t{UINT32_MAX} * kSlotAlignBytes) / kArenaOverCapacity;  // SlotId's reach
-inline constexpr uint64_t kNvmeBytesMin = 64 * kMiB;        // four segments: fewer cannot serve several slot sizes
-inline constexpr uint64_t kNvmeBytesMax = uint64_t{UINT32_MAX} * kSlotAlignBytes;                         // SlotId's reach
-inline constexpr int kDiskThreadsMax = 64;                  // a disk; deeper queues only add latency
-inline constexpr size_t kDisksMax = 1;                      // a node, for now: one data file, one catalog
-inline constexpr size_t kDoorsMax = 256;                    // `socket` attestor: one listener each
-inline constexpr size_t kSocketPathMax = 107;               // sockaddr_un::sun_path with its final zero
+inline constexpr uint64_t kDramBytesMax =
+    (uint64_t{UINT32_MAX} * kSlotAlignBytes) / kArenaOverCapacity;  // SlotId's reach
+inline constexpr uint64_t kNvmeBytesMin = 64 * kMiB;  // four segments: fewer cannot serve several slot sizes
+inline constexpr uint64_t kNvmeBytesMax = uint64_t{UINT32_MAX} * kSlotAlignBytes;  // SlotId's reach
+inline constexpr int kDiskThreadsMax = 64;     // a disk; deeper queues only add latency
+inline constexpr size_t kDisksMax = 1;         // a node, for now: one data file, one catalog
+inline constexpr size_t kDoorsMax = 256;       // `socket` attestor: one listener each
+inline constexpr size_t kSocketPathMax = 107;  // sockaddr_un::sun_path with its final zero
 inline constexpr uint32_t kLeaseMsMin = kTickMs;
 
 // --- the doors for people
-inline constexpr int kAdminThreadsMax = 8;                  // gRPC threads; a waiting Drop or Drain holds one
-inline constexpr int kAdminRequestBytesMax = 64 * 1024;     // requests are a name at most
-inline constexpr int64_t kAdminAnswerMs = 5000;             // a question to the loop: longer means it is stuck
-inline constexpr int64_t kAdminLongAnswerMs = 600'000;      // Drop, Drain, CheckInvariants: zeroing a full disk takes minutes
-inline constexpr int64_t kAdminStopMs = 1000;               // calls under way at exit are cut off after this
-inline constexpr int64_t kDrainDeadlineMs = 5000;           // SIGTERM to exit; a supervisor's patience starts at 10 s
-inline constexpr size_t kMetricTenantsMax = 256;            // lines a metric; tenants beyond are summed in one called "other"
-inline constexpr int64_t kMetricsPeriodMs = 1000;           // how old a scraped number may be
+inline constexpr int kAdminThreadsMax = 8;               // gRPC threads; a waiting Drop or Drain holds one
+inline constexpr int kAdminRequestBytesMax = 64 * 1024;  // requests are a name at most
+inline constexpr int64_t kAdminAnswerMs = 5000;          // a question to the loop: longer means it is stuck
+inline constexpr int64_t kAdminLongAnswerMs =
+    600'000;                                       // Drop, Drain, CheckInvariants: zeroing a full disk takes minutes
+inline constexpr int64_t kAdminStopMs = 1000;      // calls under way at exit are cut off after this
+inline constexpr int64_t kDrainDeadlineMs = 5000;  // SIGTERM to exit; a supervisor's patience starts at 10 s
+inline constexpr size_t kMetricTenantsMax = 256;   // lines a metric; tenants beyond are summed in one called "other"
+inline constexpr int64_t kMetricsPeriodMs = 1000;  // how old a scraped number may be
 
 static_assert(kExtentAlignBytes % kSlotAlignBytes == 0);
 static_assert(kExtentMaxBytes >= kBlockBytesMax);

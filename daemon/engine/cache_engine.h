@@ -1,8 +1,7 @@
 // The engine: the verbs of the cache over index, ledger and tiers. Events in, actions out.
-// Confined to the engine loop. Single-threaded and deterministic: time, memory, disk and catalog are injected, so a simulator
-// runs this very code.
-// Invariants: a byte is charged before it exists; nothing is visible before its commit; nothing unverified is served; a leased
-// block is never taken away; a limit is never exceeded, on any path.
+// Confined to the engine loop. Single-threaded and deterministic: time, memory, disk and catalog are injected, so a
+// simulator runs this very code. Invariants: a byte is charged before it exists; nothing is visible before its commit;
+// nothing unverified is served; a leased block is never taken away; a limit is never exceeded, on any path.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +52,8 @@ struct BlockPlace {
 };
 
 struct LookupResult {
-  uint32_t matched = 0;        // leading keys that are resident somewhere
-  uint64_t request = 0;        // this request's number: give it to the Reserve of the same request
+  uint32_t matched = 0;  // leading keys that are resident somewhere
+  uint64_t request = 0;  // this request's number: give it to the Reserve of the same request
 };
 
 // One slot of a Reserve.
@@ -63,8 +62,8 @@ struct ReservedBlock {
   ReserveOutcome outcome = ReserveOutcome::kRefused;
   policy::Refusal reason = policy::Refusal::kNone;
   ReservationId reservation;
-  uint32_t generation = 0;     // of the slot while it is being filled
-  uint64_t arena_offset = 0;   // of this session's shard
+  uint32_t generation = 0;    // of the slot while it is being filled
+  uint64_t arena_offset = 0;  // of this session's shard
 };
 
 struct ReserveRequest {
@@ -113,11 +112,12 @@ class CacheEngine {
   struct LoadResult {
     std::vector<BlockPlace> places;
     policy::Refusal reason = policy::Refusal::kNone;
-    bool read_failed = false;   // the next block was lost (device error or mismatch): a miss from there on
+    bool read_failed = false;  // the next block was lost (device error or mismatch): a miss from there on
   };
   using LoadDone = absl::AnyInvocable<void(LoadResult)>;
 
-  CacheEngine(const EngineOptions& options, const EngineDevices& devices, std::shared_ptr<const policy::PolicyTable> policy);
+  CacheEngine(const EngineOptions& options, const EngineDevices& devices,
+              std::shared_ptr<const policy::PolicyTable> policy);
   ~CacheEngine();
   CacheEngine(const CacheEngine&) = delete;
   CacheEngine& operator=(const CacheEngine&) = delete;
@@ -125,8 +125,8 @@ class CacheEngine {
   void SetObserver(EngineObserver* observer);
 
   // --- policy
-  // Replaces the snapshot. Tenants that are gone get limits of 0 and are emptied; new limits hold at once for new charges, and
-  // usage above them drains as leases end.
+  // Replaces the snapshot. Tenants that are gone get limits of 0 and are emptied; new limits hold at once for new
+  // charges, and usage above them drains as leases end.
   void ApplyPolicy(std::shared_ptr<const policy::PolicyTable> policy);
   const policy::PolicyTable& policy() const;
   // None for a name the snapshot does not know.
@@ -137,21 +137,22 @@ class CacheEngine {
   // --- attach
   // Makes the arena of the tenant's domain at its first call.
   absl::StatusOr<DomainMemory> OpenMemory(TenantId tenant);
-  // Opens (or finds) a digest of a tenant. InvalidArgument: bad layout; FailedPrecondition: the digest is open with another
-  // layout; ResourceExhausted: kNamespacesPerTenantMax.
+  // Opens (or finds) a digest of a tenant. InvalidArgument: bad layout; FailedPrecondition: the digest is open with
+  // another layout; ResourceExhausted: kNamespacesPerTenantMax.
   absl::StatusOr<NamespaceId> OpenNamespace(TenantId tenant, const NamespaceDigest& digest, const ModelLayout& layout);
   const ModelLayout& LayoutOf(NamespaceId ns) const;
 
   // --- load path
-  // Walks `keys` until the first gap. Touches and leases every matched block: the caller owes one Release for each. `places` gets
-  // one element a matched block. `first_depth` 0 starts a request; a continued chain passes `request` on.
+  // Walks `keys` until the first gap. Touches and leases every matched block: the caller owes one Release for each.
+  // `places` gets one element a matched block. `first_depth` 0 starts a request; a continued chain passes `request` on.
   LookupResult Lookup(NamespaceId ns, std::span<const BlockKey> keys, uint64_t prompt_tokens, uint64_t request,
                       std::vector<BlockPlace>* places);
-  // Brings leased blocks into DRAM, in order, as many as the tenant may hold now. Blocks already there are simply reported.
+  // Brings leased blocks into DRAM, in order, as many as the tenant may hold now. Blocks already there are simply
+  // reported.
   void Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone done);
   void Release(std::span<const EntryId> entries);
-  // Keeps blocks resident until a wall-clock time, against eviction and TTL. kTenantLimit when the tenant's pinned bytes would
-  // exceed its guarantee in DRAM + NVMe: a pin that cannot be kept is refused, not forgotten.
+  // Keeps blocks resident until a wall-clock time, against eviction and TTL. kTenantLimit when the tenant's pinned
+  // bytes would exceed its guarantee in DRAM + NVMe: a pin that cannot be kept is refused, not forgotten.
   policy::Refusal Pin(std::span<const EntryId> entries, int64_t until_wall_ms);
 
   // --- store path
@@ -164,7 +165,8 @@ class CacheEngine {
   size_t AbortGroup(GroupId group);
 
   // --- people
-  // Deletes everything of a tenant, provably: DRAM punched, NVMe zeroed, a tombstone persisted. `done` with bytes deleted.
+  // Deletes everything of a tenant, provably: DRAM punched, NVMe zeroed, a tombstone persisted. `done` with bytes
+  // deleted.
   void DropTenant(TenantId tenant, absl::AnyInvocable<void(uint64_t bytes)> done);
 
   // --- time

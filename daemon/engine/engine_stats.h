@@ -14,8 +14,8 @@ namespace kvartal::engine {
 struct TenantTierStats {
   uint64_t charged_bytes = 0, limit_bytes = 0, guarantee_bytes = 0, granted_empty_bytes = 0, peak_bytes = 0;
   uint64_t blocks = 0;
-  uint64_t evictions = 0;        // copies dropped for space
-  uint64_t expirations = 0;      // copies dropped by TTL or maxAge
+  uint64_t evictions = 0;    // copies dropped for space
+  uint64_t expirations = 0;  // copies dropped by TTL or maxAge
   std::array<uint64_t, policy::kRefusalCount> refusals{};
 };
 
@@ -24,13 +24,13 @@ struct TenantStats {
   std::array<TenantTierStats, kTierCount> tiers;
   uint64_t entries = 0;
   uint64_t lookups = 0;
-  uint64_t blocks_asked = 0, blocks_hit = 0;    // over whole requests; hits are the longest resident prefix
+  uint64_t blocks_asked = 0, blocks_hit = 0;  // over whole requests; hits are the longest resident prefix
   uint64_t tokens_asked = 0, tokens_hit = 0;
   uint64_t blocks_stored = 0, blocks_aborted = 0;
-  uint64_t blocks_loaded = 0;                   // promoted from NVMe
+  uint64_t blocks_loaded = 0;  // promoted from NVMe
   uint64_t load_failures = 0;
-  uint64_t demotions = 0;                       // copies written to NVMe because DRAM wanted the space
-  uint64_t write_throughs = 0;                  // copies written to NVMe at commit
+  uint64_t demotions = 0;       // copies written to NVMe because DRAM wanted the space
+  uint64_t write_throughs = 0;  // copies written to NVMe at commit
   uint64_t durable_blocks = 0;
 };
 

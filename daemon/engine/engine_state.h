@@ -1,0 +1,150 @@
+// What every verb of the engine works on: tenants, namespaces, index, ledger, devices, time. Data with small lookups;
+// the rules that keep it right are in residency.h (copies and orders) and space.h (charges). Confined to the engine
+// loop. Invariants: TenantIds and NamespaceIds are never reused; a tenant's domain has the tenant's number.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "daemon/base/limits.h"
+#include "daemon/engine/cache_engine.h"
+#include "daemon/index/prefix_index.h"
+#include "daemon/policy/eviction_order.h"
+#include "daemon/policy/quota_ledger.h"
+#include "daemon/tier/dram_tier.h"
+#include "daemon/tier/nvme_catalog.h"
+#include "daemon/tier/nvme_format.h"
+#include "daemon/tier/nvme_tier.h"
+
+namespace kvartal::engine {
+
+// Work that could not go on for want of space, kept until something changes.
+class Waiter {
+ public:
+  virtual ~Waiter() = default;
+  // Goes on where it stopped. True when it is finished and may be forgotten.
+  virtual bool Retry() = 0;
+  // Whose work it is; None when it ends by itself.
+  virtual GroupId group() const { return GroupId::None(); }
+};
+
+struct TenantState {
+  TenantId id;
+  policy::TenantRules rules;
+  tier::OwnerUidHash owner{};
+  TenantStats stats;
+  std::array<std::unique_ptr<policy::EvictionOrder>, kTierCount> orders;
+  std::deque<std::unique_ptr<Waiter>> waiters;
+  absl::flat_hash_map<uint32_t, uint32_t> growing;  // slot bytes -> DRAM extents being populated
+  uint32_t namespaces = 0;
+  uint32_t writes_under_way = 0;
+  uint32_t demotions_under_way = 0;  // of those: writes whose source is wanted as space
+  uint64_t pinned_bytes = 0;
+  uint32_t empty_ticks = 0;  // how long the domain has had empty extents
+  bool memory_open = false;
+  uint32_t grow_failed_tick = 0;  // when a populate was last refused: not tried again within that tick
+  uint32_t erases_under_way = 0;  // of a removal: transfers it waits for
+  bool dropping = false;
+  absl::AnyInvocable<void(uint64_t)> drop_done;
+  uint64_t dropped_bytes = 0;
+
+  DomainId domain() const { return DomainId(id.value()); }
+  policy::EvictionOrder& order(TierKind tier) { return *orders[TierIndex(tier)]; }
+};
+
+struct NamespaceState {
+  TenantId tenant;
+  NamespaceDigest digest;
+  ModelLayout layout;
+};
+
+// A block some group is writing.
+struct Filling {
+  GroupId group;
+  EntryId entry;
+  uint64_t shards_missing = 0;  // bit i: shard i is not committed yet
+  uint64_t shards_taken = 0;    // bit i: some session reserved shard i
+};
+
+class EngineState {
+ public:
+  EngineState(const EngineOptions& options, const EngineDevices& devices,
+              std::shared_ptr<const policy::PolicyTable> policy);
+
+  // --- tenants and namespaces
+  void ApplyPolicy(std::shared_ptr<const policy::PolicyTable> policy);
+  TenantState& tenant(TenantId id) { return *tenants[id.value()]; }
+  const TenantState& tenant(TenantId id) const { return *tenants[id.value()]; }
+  NamespaceState& ns(NamespaceId id) { return namespaces[id.value()]; }
+  const NamespaceState& ns(NamespaceId id) const { return namespaces[id.value()]; }
+  TenantState& TenantOf(const index::Entry& entry) { return tenant(ns(entry.ns).tenant); }
+  // nullptr when no tenant of the policy has that owner hash.
+  TenantState* FindOwner(const tier::OwnerUidHash& owner);
+  absl::StatusOr<NamespaceId> OpenNamespace(TenantId tenant, const NamespaceDigest& digest, const ModelLayout& layout);
+  absl::Status OpenMemory(TenantState& tenant);
+
+  uint32_t SlotBytesOf(const index::Entry& entry) const { return ns(entry.ns).layout.SlotBytes(); }
+  tier::BlockIdentity IdentityOf(EntryId id) const;
+  bool NvmeUsable(const TenantState& tenant) const;
+
+  // --- time
+  uint32_t NowTick() const;
+  int64_t WallMsOfTick(uint32_t tick) const;
+  uint32_t TickOfWallMs(int64_t wall_ms) const;
+  uint64_t NextRequest() { return ++last_request; }
+  // The copy in `tier` has been idle for longer than the tenant's TTL there, or the block is older than its maxAge.
+  bool Expired(const index::Entry& entry, TierKind tier, uint32_t now_tick) const;
+  // The fastest tier an entry can be served from: committed, resident, unexpired. False: a gap.
+  bool FindTier(const index::Entry& entry, uint32_t now_tick, TierKind* tier) const;
+
+  // --- waiting
+  // Lets waiting work of `tenant` go on, first come first served. Safe to call from anywhere; nested calls are folded.
+  void Wake(TenantState& tenant);
+  void WakeAll();
+  bool Park(TenantState& tenant, std::unique_ptr<Waiter> waiter);  // false: kWaitingReservesMax
+
+  EngineStats Stats() const;
+
+  const EngineOptions options;
+  const EngineDevices devices;
+  std::shared_ptr<const policy::PolicyTable> policy;
+  policy::QuotaLedger ledger;
+  index::PrefixIndex index;
+  std::vector<std::unique_ptr<TenantState>> tenants;  // by TenantId
+  std::vector<NamespaceState> namespaces;             // by NamespaceId
+  absl::flat_hash_map<std::string, TenantId> tenant_by_name;
+  absl::flat_hash_map<std::pair<uint32_t, NamespaceDigest>, NamespaceId> namespace_by_digest;
+
+  absl::flat_hash_map<ReservationId, Filling> fillings;
+  absl::flat_hash_map<EntryId, ReservationId> filling_by_entry;
+  absl::flat_hash_map<GroupId, absl::flat_hash_set<ReservationId>> fillings_by_group;
+  // Committed, and its group waits to hear that it is durable.
+  absl::flat_hash_map<EntryId, std::pair<GroupId, ReservationId>> durable_watch;
+  absl::flat_hash_map<EntryId, uint32_t> pins;  // until tick
+
+  EngineObserver* observer = nullptr;
+  uint64_t last_request = 0;
+  uint64_t last_reservation = 0;
+  uint64_t leased_blocks = 0;  // lease counts over all entries
+  uint64_t reads_under_way = 0;
+  uint64_t writes_under_way = 0;
+  uint64_t waiting = 0;
+  uint64_t stray_bytes_punched = 0;
+  bool recovering = false;
+  bool draining = false;
+
+ private:
+  TenantState& AddTenant(const std::string& name);
+  int64_t start_ns_;
+  int64_t start_wall_ms_;
+  bool waking_ = false;
+};
+
+}  // namespace kvartal::engine

@@ -1,0 +1,71 @@
+#include "daemon/engine/expiry.h"
+
+#include <vector>
+
+namespace kvartal::engine {
+
+using index::Entry;
+
+void Expiry::Tick() {
+  const uint32_t now_tick = state_.NowTick();
+  EndPins(now_tick);
+  for (auto& tenant : state_.tenants) {
+    for (TierKind tier : {TierKind::kDram, TierKind::kNvme}) ExpireTier(*tenant, tier, now_tick);
+    space_.DrainOverLimit(*tenant, kOverLimitBlocksPerTick);
+    GiveBackIdleExtents(*tenant);
+    state_.Wake(*tenant);
+  }
+  state_.stray_bytes_punched += state_.devices.dram->PunchStrayPages();
+}
+
+void Expiry::EndPins(uint32_t now_tick) {
+  std::vector<EntryId> ended;
+  for (const auto& [id, until_tick] : state_.pins) {
+    if (until_tick <= now_tick) ended.push_back(id);
+  }
+  for (const EntryId id : ended) {
+    Entry& entry = state_.index.at(id);
+    entry.pinned = false;
+    state_.TenantOf(entry).pinned_bytes -= state_.SlotBytesOf(entry);
+    state_.pins.erase(id);
+  }
+}
+
+void Expiry::ExpireTier(TenantState& tenant, TierKind tier, uint32_t now_tick) {
+  for (uint32_t work = 0; work < kTickWorkMax; ++work) {
+    const EntryId id = tenant.order(tier).Oldest();
+    if (!id.valid() || !state_.Expired(state_.index.at(id), tier, now_tick)) return;
+    if (!ExpireOne(tenant, id, tier, now_tick)) return;
+  }
+}
+
+bool Expiry::ExpireOne(TenantState& tenant, EntryId id, TierKind tier, uint32_t now_tick) {
+  const Entry& entry = state_.index.at(id);
+  if (entry.lease_count > 0) {
+    // Held is used: it goes to the young end, so that it does not hide what is idle behind it.
+    residency_.Touch(id, state_.NextRequest(), now_tick);
+    return true;
+  }
+  if (!residency_.Evictable(id)) return false;
+  const bool last_copy = tier == TierKind::kNvme || !entry.resident(TierKind::kNvme);
+  if (tier == TierKind::kDram && last_copy && tenant.rules.on_expiry == policy::OnExpiry::kDemote &&
+      !state_.Expired(entry, TierKind::kNvme, now_tick)) {
+    const WriteStart start = movement_.StartWrite(id, Movement::WriteReason::kExpiry);
+    if (start == WriteStart::kStarted || start == WriteStart::kQueueFull) return false;
+  }
+  ++tenant.stats.tiers[TierIndex(tier)].expirations;
+  residency_.DropCopy(id, tier);
+  return true;
+}
+
+void Expiry::GiveBackIdleExtents(TenantState& tenant) {
+  if (!tenant.memory_open || state_.devices.dram->EmptyBytes(tenant.domain()) == 0) {
+    tenant.empty_ticks = 0;
+    return;
+  }
+  if (++tenant.empty_ticks < kEmptyTicksMax) return;
+  tenant.empty_ticks = 0;
+  space_.GiveBackEmpty(tenant);
+}
+
+}  // namespace kvartal::engine

@@ -1,0 +1,63 @@
+#include "daemon/engine/invariants.h"
+
+#include <array>
+#include <vector>
+
+#include "daemon/base/check.h"
+
+namespace kvartal::engine {
+namespace {
+
+struct Counted {
+  uint64_t entries = 0;
+  std::array<uint64_t, kTierCount> blocks{};
+  std::array<uint64_t, kTierCount> leaves{};
+  std::array<uint64_t, kTierCount> slot_bytes{};
+};
+
+void CountEntry(const EngineState& state, EntryId id, std::vector<Counted>* by_tenant, uint64_t* leases) {
+  const index::Entry& entry = state.index.at(id);
+  Counted& counted = (*by_tenant)[state.ns(entry.ns).tenant.value()];
+  ++counted.entries;
+  *leases += entry.lease_count;
+  bool resident = false;
+  for (TierKind tier : kAllTiers) {
+    if (!entry.resident(tier)) continue;
+    resident = true;
+    ++counted.blocks[TierIndex(tier)];
+    counted.slot_bytes[TierIndex(tier)] += state.SlotBytesOf(entry) + (tier == TierKind::kNvme ? kNvmeHeaderBytes : 0);
+    if (entry.state == BlockState::kCommitted && entry.copy(tier).children == 0) ++counted.leaves[TierIndex(tier)];
+  }
+  // Visible means resident; a placeholder is there for its children or its leases.
+  KV_CHECK((entry.state == BlockState::kCommitted) <= resident);
+  if (entry.state == BlockState::kGone) KV_CHECK(!resident && (entry.children > 0 || entry.lease_count > 0));
+  if (entry.state == BlockState::kFilling) KV_CHECK(state.filling_by_entry.contains(id));
+  KV_CHECK(!entry.durable || entry.resident(TierKind::kNvme));
+}
+
+}  // namespace
+
+void CheckInvariants(const EngineState& state) {
+  state.ledger.CheckInvariants();
+  std::vector<Counted> by_tenant(state.tenants.size());
+  uint64_t leases = 0;
+  for (uint32_t number = 0; number < state.index.id_limit(); ++number) {
+    if (state.index.IsLive(EntryId(number))) CountEntry(state, EntryId(number), &by_tenant, &leases);
+  }
+  KV_CHECK(leases == state.leased_blocks);
+  for (const auto& tenant : state.tenants) {
+    const Counted& counted = by_tenant[tenant->id.value()];
+    KV_CHECK(counted.entries == tenant->stats.entries);
+    for (TierKind tier : kAllTiers) {
+      const size_t at = TierIndex(tier);
+      KV_CHECK(counted.blocks[at] == tenant->stats.tiers[at].blocks);
+      KV_CHECK(counted.leaves[at] == tenant->orders[at]->size());
+      KV_CHECK(counted.slot_bytes[at] <= state.ledger.account(tenant->id, tier).charged_bytes);
+    }
+    // Every charged NVMe byte is a block's or on its way to be one.
+    const uint64_t nvme_charged = state.ledger.account(tenant->id, TierKind::kNvme).charged_bytes;
+    if (tenant->writes_under_way == 0) KV_CHECK(counted.slot_bytes[TierIndex(TierKind::kNvme)] == nvme_charged);
+  }
+}
+
+}  // namespace kvartal::engine

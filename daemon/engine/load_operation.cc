@@ -1,0 +1,94 @@
+#include "daemon/engine/load_operation.h"
+
+#include <utility>
+
+#include "daemon/base/check.h"
+
+namespace kvartal::engine {
+
+using index::Entry;
+using policy::Refusal;
+
+class LoadOperation::Parked : public Waiter {
+ public:
+  explicit Parked(std::shared_ptr<LoadOperation> operation) : operation_(std::move(operation)) {}
+  bool Retry() override {
+    if (operation_->Submit(operation_) == Progress::kWait) return false;
+    operation_->AnswerIfEnded();
+    return true;
+  }
+
+ private:
+  const std::shared_ptr<LoadOperation> operation_;
+};
+
+void LoadOperation::Start(std::shared_ptr<LoadOperation> self) {
+  // First come, first served: a later Load must not overtake those that wait already.
+  const bool others_wait = !self->tenant_.waiters.empty();
+  if (others_wait || self->Submit(self) == Progress::kWait) {
+    if (self->path_.state_.Park(self->tenant_, std::make_unique<Parked>(self))) return;
+    self->StopAt(Refusal::kQueueFull);
+  }
+  self->AnswerIfEnded();
+}
+
+void LoadOperation::StopAt(Refusal reason) {
+  reason_ = reason;
+  submitted_ = true;
+}
+
+LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperation>& self) {
+  EngineState& state = path_.state_;
+  for (; next_ < entries_.size(); ++next_) {
+    const EntryId id = entries_[next_];
+    const Entry& entry = state.index.at(id);
+    if (entry.resident(TierKind::kDram)) continue;
+    if (!entry.resident(TierKind::kNvme)) break;  // lost meanwhile: told at the end
+    auto on_read = [self](Movement::ReadOutcome) {
+      --self->reading_;
+      self->AnswerIfEnded();
+    };
+    if (entry.reading) {
+      ++reading_;
+      path_.movement_.JoinRead(id, std::move(on_read));
+      continue;
+    }
+    const SpaceResult room =
+        path_.space_.TakeDram(tenant_, state.SlotBytesOf(entry), 0, static_cast<uint32_t>(entries_.size() - next_));
+    if (room.outcome == SpaceOutcome::kWait) return Progress::kWait;
+    if (room.outcome == SpaceOutcome::kRefused) {
+      ++tenant_.stats.tiers[TierIndex(TierKind::kDram)].refusals[static_cast<size_t>(room.reason)];
+      StopAt(room.reason);
+      return Progress::kSubmitted;
+    }
+    if (!path_.movement_.StartRead(id, room.slot, std::move(on_read))) {
+      state.devices.dram->Give(tenant_.domain(), room.slot);
+      if (state.reads_under_way > 0 && reading_ > 0) return Progress::kWait;
+      StopAt(Refusal::kQueueFull);
+      return Progress::kSubmitted;
+    }
+    ++reading_;
+  }
+  submitted_ = true;
+  return Progress::kSubmitted;
+}
+
+void LoadOperation::AnswerIfEnded() {
+  if (!submitted_ || reading_ > 0 || answered_) return;
+  answered_ = true;
+  CacheEngine::LoadResult result;
+  result.reason = reason_;
+  for (const EntryId id : entries_) {
+    const Entry& entry = path_.state_.index.at(id);
+    if (!entry.resident(TierKind::kDram)) {
+      result.read_failed = !entry.resident(TierKind::kNvme);
+      break;
+    }
+    result.places.push_back(path_.PlaceInDram(id));
+  }
+  // The caller's own leases hold the blocks from here on.
+  path_.Release(entries_);
+  done_(std::move(result));
+}
+
+}  // namespace kvartal::engine

@@ -1,0 +1,43 @@
+// One Load under way: promotes the blocks of a chain in order, many reads in flight, through as large a window as the
+// tenant may hold, and answers once when everything it started has ended. Confined to the engine loop. Owned by its
+// reads, its place in the tenant's queue, or the call that started it. Invariants: leases every block of its chain
+// until it has answered; answers exactly once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "daemon/engine/engine_state.h"
+#include "daemon/engine/load_path.h"
+
+namespace kvartal::engine {
+
+class LoadOperation {
+ public:
+  LoadOperation(LoadPath* path, TenantState* tenant, std::vector<EntryId> entries, CacheEngine::LoadDone done)
+      : path_(*path), tenant_(*tenant), entries_(std::move(entries)), done_(std::move(done)) {}
+
+  // Goes as far as it can; parks itself with the tenant when it has to wait.
+  static void Start(std::shared_ptr<LoadOperation> self);
+
+ private:
+  class Parked;
+  enum class Progress : uint8_t { kSubmitted, kWait };
+  // Submits reads until the end of the chain, a refusal, or a wait.
+  Progress Submit(const std::shared_ptr<LoadOperation>& self);
+  void StopAt(policy::Refusal reason);
+  void AnswerIfEnded();
+
+  LoadPath& path_;
+  TenantState& tenant_;
+  std::vector<EntryId> entries_;
+  CacheEngine::LoadDone done_;
+  size_t next_ = 0;         // first block not yet looked at
+  uint32_t reading_ = 0;    // reads it waits for
+  bool submitted_ = false;  // nothing more will be started
+  bool answered_ = false;
+  policy::Refusal reason_ = policy::Refusal::kNone;
+};
+
+}  // namespace kvartal::engine

@@ -1,0 +1,42 @@
+// Lookup, Load, Release: from keys to bytes a client may read in place.
+// Confined to the engine loop. Lookup allocates nothing in steady state.
+// Invariants: only committed, unexpired blocks are matched; every matched block is leased once until its Release; a
+// Load reports blocks from the front only, all of them in DRAM and leased.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "daemon/engine/engine_state.h"
+#include "daemon/engine/movement.h"
+#include "daemon/engine/residency.h"
+#include "daemon/engine/space.h"
+
+namespace kvartal::engine {
+
+class LoadPath {
+ public:
+  LoadPath(EngineState* state, Residency* residency, Space* space, Movement* movement)
+      : state_(*state), residency_(*residency), space_(*space), movement_(*movement) {}
+
+  LookupResult Lookup(NamespaceId ns, std::span<const BlockKey> keys, uint64_t prompt_tokens, uint64_t request,
+                      std::vector<BlockPlace>* places);
+  void Load(NamespaceId ns, std::vector<EntryId> entries, CacheEngine::LoadDone done);
+  void Release(std::span<const EntryId> entries);
+  policy::Refusal Pin(std::span<const EntryId> entries, int64_t until_wall_ms);
+
+ private:
+  friend class LoadOperation;
+  BlockPlace PlaceInDram(EntryId id) const;
+  void Lease(EntryId id);
+
+  EngineState& state_;
+  Residency& residency_;
+  Space& space_;
+  Movement& movement_;
+  std::vector<EntryId> found_;  // scratch of Lookup
+};
+
+}  // namespace kvartal::engine

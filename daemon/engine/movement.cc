@@ -1,0 +1,143 @@
+#include "daemon/engine/movement.h"
+
+#include <span>
+#include <utility>
+
+#include "daemon/base/check.h"
+
+namespace kvartal::engine {
+
+using index::Entry;
+
+Movement::Movement(EngineState* state, Residency* residency, Space* space)
+    : state_(*state), residency_(*residency), space_(*space) {
+  space_.SetDemote([this](EntryId id) { return StartWrite(id, WriteReason::kDemotion); });
+}
+
+WriteStart Movement::StartWrite(EntryId id, WriteReason reason) {
+  Entry& entry = state_.index.at(id);
+  TenantState& tenant = state_.TenantOf(entry);
+  KV_CHECK(entry.state == BlockState::kCommitted && entry.resident(TierKind::kDram));
+  if (entry.writing || entry.resident(TierKind::kNvme)) return WriteStart::kNotNeeded;
+  if (!state_.NvmeUsable(tenant)) return WriteStart::kNoRoom;
+  const uint32_t slot_bytes = state_.SlotBytesOf(entry);
+  entry.writing = true;  // keeps the search for room off this very block
+  const SpaceResult room = space_.TakeNvme(tenant, slot_bytes, entry.last_touch);
+  if (room.outcome != SpaceOutcome::kTaken) {
+    entry.writing = false;
+    ++tenant.stats.tiers[TierIndex(TierKind::kNvme)].refusals[static_cast<size_t>(room.reason)];
+    return WriteStart::kNoRoom;
+  }
+  const std::span<const std::byte> payload(
+      state_.devices.dram->DataOf(tenant.domain(), entry.copy(TierKind::kDram).slot), slot_bytes);
+  const bool queued =
+      state_.devices.nvme->Write(room.slot, state_.IdentityOf(id), state_.WallMsOfTick(entry.first_commit_tick),
+                                 state_.WallMsOfTick(entry.last_access_tick), payload,
+                                 [this, id, slot = room.slot, reason](absl::StatusOr<tier::BlockHeader> written) {
+                                   FinishWrite(id, slot, reason, std::move(written));
+                                 });
+  if (!queued) {
+    entry.writing = false;
+    state_.devices.nvme->Give(tenant.domain(), room.slot);
+    state_.ledger.Refund(tenant.id, TierKind::kNvme, state_.devices.nvme->Shrink(tenant.domain(), 0, [] {}));
+    ++tenant.stats.tiers[TierIndex(TierKind::kNvme)].refusals[static_cast<size_t>(policy::Refusal::kQueueFull)];
+    return WriteStart::kQueueFull;
+  }
+  ++tenant.writes_under_way;
+  ++state_.writes_under_way;
+  if (reason != WriteReason::kWriteThrough) ++tenant.demotions_under_way;
+  return WriteStart::kStarted;
+}
+
+void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, absl::StatusOr<tier::BlockHeader> written) {
+  Entry& entry = state_.index.at(id);
+  TenantState& tenant = state_.TenantOf(entry);
+  entry.writing = false;
+  --tenant.writes_under_way;
+  --state_.writes_under_way;
+  if (reason != WriteReason::kWriteThrough) --tenant.demotions_under_way;
+  if (written.ok()) {
+    residency_.AddCopy(id, TierKind::kNvme, slot);
+    ++(reason == WriteReason::kWriteThrough ? tenant.stats.write_throughs : tenant.stats.demotions);
+    RecordInCatalog(id, slot, *written);
+  } else {
+    state_.devices.nvme->Give(tenant.domain(), slot);
+    state_.ledger.Refund(tenant.id, TierKind::kNvme, state_.devices.nvme->Shrink(tenant.domain(), 0, [] {}));
+  }
+  // The space was wanted: it is given up whether the write went well or not, else a sick disk would wedge the tier
+  // above it.
+  if (reason != WriteReason::kWriteThrough && residency_.Evictable(id) && entry.resident(TierKind::kDram) &&
+      (reason == WriteReason::kDemotion || state_.Expired(entry, TierKind::kDram, state_.NowTick()))) {
+    TenantTierStats& stats = tenant.stats.tiers[TierIndex(TierKind::kDram)];
+    ++(reason == WriteReason::kDemotion ? stats.evictions : stats.expirations);
+    residency_.DropCopy(id, TierKind::kDram);
+  }
+  state_.Wake(tenant);
+}
+
+void Movement::RecordInCatalog(EntryId id, SlotId slot, const tier::BlockHeader& header) {
+  recording_[slot] = header.generation;
+  const bool queued = state_.devices.catalog->Put(
+      {slot, header}, [this, id, slot, generation = header.generation](absl::Status status) {
+        if (status.ok()) MarkDurable(id, slot, generation);
+      });
+  // Without a record the block is served as long as the daemon lives, and found again only by a scan of the headers.
+  if (!queued) recording_.erase(slot);
+}
+
+void Movement::MarkDurable(EntryId id, SlotId slot, uint64_t generation) {
+  auto it = recording_.find(slot);
+  if (it == recording_.end() || it->second != generation) return;  // the slot has a later tenant by now
+  recording_.erase(it);
+  if (!state_.index.IsLive(id)) return;
+  Entry& entry = state_.index.at(id);
+  if (entry.copy(TierKind::kNvme).slot != slot) return;
+  entry.durable = true;
+  ++state_.TenantOf(entry).stats.durable_blocks;
+  auto watch = state_.durable_watch.find(id);
+  if (watch == state_.durable_watch.end()) return;
+  const auto [group, reservation] = watch->second;
+  state_.durable_watch.erase(watch);
+  if (state_.observer != nullptr) state_.observer->OnDurable(group, reservation);
+}
+
+bool Movement::StartRead(EntryId id, SlotId slot, ReadDone done) {
+  Entry& entry = state_.index.at(id);
+  TenantState& tenant = state_.TenantOf(entry);
+  KV_CHECK(!entry.reading && !entry.resident(TierKind::kDram) && entry.resident(TierKind::kNvme));
+  if (state_.reads_under_way >= kPromotionsMax) return false;
+  const std::span<std::byte> payload(state_.devices.dram->DataOf(tenant.domain(), slot), state_.SlotBytesOf(entry));
+  const bool queued =
+      state_.devices.nvme->Read(entry.copy(TierKind::kNvme).slot, state_.IdentityOf(id), payload,
+                                [this, id, slot](absl::Status status) { FinishRead(id, slot, std::move(status)); });
+  if (!queued) return false;
+  entry.reading = true;
+  ++state_.reads_under_way;
+  readers_[id].push_back(std::move(done));
+  return true;
+}
+
+void Movement::JoinRead(EntryId id, ReadDone done) {
+  KV_CHECK(state_.index.at(id).reading);
+  readers_[id].push_back(std::move(done));
+}
+
+void Movement::FinishRead(EntryId id, SlotId slot, absl::Status status) {
+  Entry& entry = state_.index.at(id);
+  TenantState& tenant = state_.TenantOf(entry);
+  entry.reading = false;
+  --state_.reads_under_way;
+  if (status.ok()) {
+    residency_.AddCopy(id, TierKind::kDram, slot);
+    ++tenant.stats.blocks_loaded;
+  } else {
+    ++tenant.stats.load_failures;
+    state_.devices.dram->Give(tenant.domain(), slot);
+    residency_.DropCopy(id, TierKind::kNvme);
+  }
+  auto node = readers_.extract(id);
+  for (ReadDone& done : node.mapped()) done(status.ok() ? ReadOutcome::kDone : ReadOutcome::kLost);
+  state_.Wake(tenant);
+}
+
+}  // namespace kvartal::engine

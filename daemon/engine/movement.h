@@ -1,0 +1,48 @@
+// Copies between tiers: DRAM -> NVMe (write-through at commit, demotion when the space is wanted) and NVMe -> DRAM
+// (promotion). Confined to the engine loop; the transfers run on the disk threads. Invariants: data before metadata (a
+// block is durable only after its catalog record is); while a copy moves, neither its source nor its destination can be
+// freed; a block whose bytes fail verification loses that copy and is never served.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "daemon/engine/engine_state.h"
+#include "daemon/engine/residency.h"
+#include "daemon/engine/space.h"
+
+namespace kvartal::engine {
+
+class Movement {
+ public:
+  enum class WriteReason : uint8_t { kWriteThrough, kDemotion, kExpiry };
+  // What a promotion came to. `kQueueFull`: nothing was started.
+  enum class ReadOutcome : uint8_t { kDone, kLost };
+  using ReadDone = absl::AnyInvocable<void(ReadOutcome)>;
+
+  Movement(EngineState* state, Residency* residency, Space* space);
+
+  // Starts writing a committed DRAM block to NVMe.
+  WriteStart StartWrite(EntryId id, WriteReason reason);
+
+  // Starts, or joins, the promotion of a block whose only copy is on NVMe. `slot` is a taken DRAM slot (None when
+  // joining). False (nothing started, the slot is still the caller's) when the disk queue is full.
+  bool StartRead(EntryId id, SlotId slot, ReadDone done);
+  void JoinRead(EntryId id, ReadDone done);
+
+ private:
+  void FinishWrite(EntryId id, SlotId slot, WriteReason reason, absl::StatusOr<tier::BlockHeader> written);
+  void RecordInCatalog(EntryId id, SlotId slot, const tier::BlockHeader& header);
+  void MarkDurable(EntryId id, SlotId slot, uint64_t generation);
+  void FinishRead(EntryId id, SlotId slot, absl::Status status);
+
+  EngineState& state_;
+  Residency& residency_;
+  Space& space_;
+  absl::flat_hash_map<EntryId, std::vector<ReadDone>> readers_;
+  // NVMe slots whose record is on its way to the catalog, with the generation that is being recorded.
+  absl::flat_hash_map<SlotId, uint64_t> recording_;
+};
+
+}  // namespace kvartal::engine

@@ -1,0 +1,86 @@
+#include "daemon/engine/recovery.h"
+
+#include <utility>
+
+#include "daemon/base/check.h"
+#include "daemon/base/log.h"
+
+namespace kvartal::engine {
+
+using index::Entry;
+
+void Recovery::Start(absl::AnyInvocable<void(absl::Status)> done) {
+  if (state_.devices.nvme == nullptr) return done(absl::OkStatus());
+  done_ = std::move(done);
+  state_.recovering = true;
+  const bool catalog_lost = state_.devices.catalog->was_empty();
+  const Source source = catalog_lost ? Source::kHeaders : Source::kCatalog;
+  auto batch = [this, source](std::vector<tier::CatalogRecord> records) { AdoptBatch(records, source); };
+  auto end = [this](absl::Status status) { Finish(std::move(status)); };
+  if (catalog_lost) {
+    Log(LogLevel::kInfo, "engine", "no usable NVMe catalog: reading the block headers of the file instead");
+    state_.devices.nvme->ScanHeaders(std::move(batch), std::move(end));
+  } else {
+    state_.devices.catalog->Load(std::move(batch), std::move(end));
+  }
+}
+
+void Recovery::AdoptBatch(const std::vector<tier::CatalogRecord>& records, Source source) {
+  for (const tier::CatalogRecord& record : records) {
+    if (!AdoptOne(record)) {
+      ++forgotten_;
+      state_.devices.catalog->Delete(record.slot);
+      continue;
+    }
+    ++adopted_;
+    // A record that does not get in now is found again by the next scan of the headers.
+    if (source == Source::kHeaders) (void)state_.devices.catalog->Put(record, [](absl::Status) {});
+  }
+}
+
+bool Recovery::AdoptOne(const tier::CatalogRecord& record) {
+  const tier::BlockIdentity& identity = record.header.identity;
+  TenantState* tenant = state_.FindOwner(identity.owner);
+  if (tenant == nullptr) return false;
+  const ModelLayout layout{identity.tokens_per_block, identity.shard_count, identity.shard_bytes};
+  auto ns = state_.OpenNamespace(tenant->id, identity.digest, layout);
+  if (!ns.ok() || layout.SlotBytes() != identity.payload_bytes) return false;
+  EntryId id = state_.index.Find(*ns, identity.key);
+  if (id.valid() && state_.index.at(id).state != BlockState::kGone)
+    return false;  // stored anew, or a second header of it
+  if (tenant->stats.entries >= tenant->rules.max_entries) return false;
+
+  const uint64_t slot_charge = identity.payload_bytes + kNvmeHeaderBytes;
+  if (!state_.ledger.Adopt(tenant->id, TierKind::kNvme, slot_charge)) return false;
+  if (!state_.devices.nvme->Adopt(tenant->domain(), record.slot, identity.payload_bytes)) {
+    state_.ledger.Refund(tenant->id, TierKind::kNvme, slot_charge);
+    return false;
+  }
+  EntryId parent;
+  if (identity.depth > 0) {
+    // The parent's record may come later: its placeholder is there for it.
+    parent = state_.index.Find(*ns, identity.parent);
+    if (!parent.valid()) {
+      parent = state_.index.Insert(*ns, identity.parent, EntryId::None(), identity.depth - 1);
+      ++tenant->stats.entries;
+    }
+  }
+  if (!id.valid()) {
+    id = state_.index.Insert(*ns, identity.key, parent, identity.depth);
+    ++tenant->stats.entries;
+  } else if (parent.valid() && !state_.index.at(id).parent.valid()) {
+    state_.index.SetParent(id, parent);
+  }
+  residency_.AdoptOnNvme(id, record.slot, state_.TickOfWallMs(record.header.first_commit_ms),
+                         state_.TickOfWallMs(record.header.last_access_ms));
+  return true;
+}
+
+void Recovery::Finish(absl::Status status) {
+  state_.recovering = false;
+  Log(LogLevel::kInfo, "engine", "recovered ", adopted_, " blocks from NVMe, forgot ", forgotten_);
+  state_.WakeAll();
+  done_(std::move(status));
+}
+
+}  // namespace kvartal::engine

@@ -1,0 +1,174 @@
+#include "daemon/engine/residency.h"
+
+#include <limits>
+
+#include "daemon/base/check.h"
+
+namespace kvartal::engine {
+
+using index::Entry;
+
+bool Residency::IsCandidate(const Entry& entry, TierKind tier) const {
+  return entry.state == BlockState::kCommitted && entry.resident(tier) && entry.copy(tier).children == 0;
+}
+
+policy::BlockTraits Residency::TraitsOf(const Entry& entry) const {
+  return {entry.last_touch, entry.depth, entry.last_access_tick, entry.frequency};
+}
+
+EntryId Residency::Reserve(NamespaceId ns, const BlockKey& key, EntryId placeholder, EntryId parent, uint32_t depth,
+                           uint64_t request) {
+  EntryId id = placeholder;
+  if (!id.valid()) {
+    id = state_.index.Insert(ns, key, parent, depth);
+    ++state_.tenant(state_.ns(ns).tenant).stats.entries;
+  }
+  Entry& entry = state_.index.at(id);
+  KV_CHECK(MayBecome(entry.state, BlockState::kReserved));
+  entry.state = BlockState::kReserved;
+  entry.last_touch = request;
+  entry.last_access_tick = state_.NowTick();
+  entry.frequency = 1;
+  return id;
+}
+
+void Residency::StartFilling(EntryId id, SlotId dram_slot) {
+  Entry& entry = state_.index.at(id);
+  KV_CHECK(MayBecome(entry.state, BlockState::kFilling));
+  entry.state = BlockState::kFilling;
+  SetCopy(id, TierKind::kDram, dram_slot);
+}
+
+void Residency::Commit(EntryId id) {
+  Entry& entry = state_.index.at(id);
+  KV_CHECK(MayBecome(entry.state, BlockState::kCommitted));
+  entry.state = BlockState::kCommitted;
+  entry.first_commit_tick = entry.last_access_tick = state_.NowTick();
+  if (IsCandidate(entry, TierKind::kDram)) {
+    state_.TenantOf(entry).order(TierKind::kDram).Insert(id, TraitsOf(entry));
+  }
+}
+
+void Residency::AdoptOnNvme(EntryId id, SlotId slot, uint32_t first_commit_tick, uint32_t last_access_tick) {
+  Entry& entry = state_.index.at(id);
+  KV_CHECK(entry.state == BlockState::kGone);
+  entry.state = BlockState::kCommitted;
+  entry.first_commit_tick = first_commit_tick;
+  entry.last_access_tick = last_access_tick;
+  entry.last_touch = 0;
+  entry.durable = true;
+  SetCopy(id, TierKind::kNvme, slot);
+  ++state_.TenantOf(entry).stats.durable_blocks;
+}
+
+void Residency::Touch(EntryId id, uint64_t request, uint32_t now_tick) {
+  Entry& entry = state_.index.at(id);
+  if (entry.last_touch == request) return;
+  const policy::BlockTraits before = TraitsOf(entry);
+  entry.last_touch = request;
+  entry.last_access_tick = now_tick;
+  if (entry.frequency < std::numeric_limits<uint8_t>::max()) ++entry.frequency;
+  for (TierKind tier : kAllTiers) {
+    if (IsCandidate(entry, tier)) state_.TenantOf(entry).order(tier).Touch(id, before, TraitsOf(entry));
+  }
+}
+
+void Residency::SetCopy(EntryId id, TierKind tier, SlotId slot) {
+  Entry& entry = state_.index.at(id);
+  TenantState& tenant = state_.TenantOf(entry);
+  // The parent stops being a leaf of this tier.
+  const EntryId parent = entry.parent;
+  const bool parent_was_candidate = parent.valid() && IsCandidate(state_.index.at(parent), tier);
+  state_.index.SetCopy(id, tier, slot);
+  ++tenant.stats.tiers[TierIndex(tier)].blocks;
+  if (parent_was_candidate) tenant.order(tier).Remove(parent, TraitsOf(state_.index.at(parent)));
+  if (IsCandidate(entry, tier)) tenant.order(tier).Insert(id, TraitsOf(entry));
+}
+
+void Residency::ClearCopy(EntryId id, TierKind tier) {
+  Entry& entry = state_.index.at(id);
+  TenantState& tenant = state_.TenantOf(entry);
+  if (IsCandidate(entry, tier)) tenant.order(tier).Remove(id, TraitsOf(entry));
+  state_.index.ClearCopy(id, tier);
+  --tenant.stats.tiers[TierIndex(tier)].blocks;
+  if (!entry.parent.valid()) return;
+  const Entry& parent = state_.index.at(entry.parent);
+  if (IsCandidate(parent, tier)) tenant.order(tier).Insert(entry.parent, TraitsOf(parent));
+}
+
+void Residency::AddCopy(EntryId id, TierKind tier, SlotId slot) { SetCopy(id, tier, slot); }
+
+void Residency::FreeSlot(const Entry& entry, TierKind tier, SlotId slot) {
+  TenantState& tenant = state_.TenantOf(entry);
+  if (tier == TierKind::kDram) {
+    state_.devices.dram->Give(tenant.domain(), slot);
+    return;
+  }
+  KV_CHECK(tier == TierKind::kNvme);
+  state_.devices.catalog->Delete(slot);
+  state_.devices.nvme->Give(tenant.domain(), slot);
+  state_.ledger.Refund(tenant.id, tier, state_.devices.nvme->Shrink(tenant.domain(), 0, [] {}));
+}
+
+void Residency::DropCopy(EntryId id, TierKind tier) {
+  Entry& entry = state_.index.at(id);
+  KV_CHECK(entry.resident(tier) && !entry.writing && !entry.reading);
+  const SlotId slot = entry.copy(tier).slot;
+  ClearCopy(id, tier);
+  if (tier == TierKind::kNvme && entry.durable) {
+    entry.durable = false;
+    --state_.TenantOf(entry).stats.durable_blocks;
+  }
+  FreeSlot(entry, tier, slot);
+  EraseIfGone(id);
+}
+
+void Residency::DropBlock(EntryId id) {
+  KV_CHECK(state_.index.at(id).lease_count == 0);
+  for (TierKind tier : kAllTiers) {
+    if (state_.index.IsLive(id) && state_.index.at(id).resident(tier)) DropCopy(id, tier);
+  }
+}
+
+void Residency::Abandon(EntryId id) {
+  Entry& entry = state_.index.at(id);
+  KV_CHECK(entry.state == BlockState::kReserved || entry.state == BlockState::kFilling);
+  if (entry.state == BlockState::kFilling) {
+    const SlotId slot = entry.copy(TierKind::kDram).slot;
+    ClearCopy(id, TierKind::kDram);
+    FreeSlot(entry, TierKind::kDram, slot);
+  }
+  entry.state = BlockState::kGone;
+  EraseIfGone(id);
+}
+
+void Residency::EraseIfGone(EntryId id) {
+  // Erasing the last child of a placeholder makes the placeholder itself superfluous, and so on upwards.
+  while (id.valid()) {
+    Entry& entry = state_.index.at(id);
+    for (TierKind tier : kAllTiers) {
+      if (entry.resident(tier)) return;
+    }
+    if (entry.state == BlockState::kReserved || entry.state == BlockState::kFilling) return;
+    entry.state = BlockState::kGone;
+    entry.durable = false;
+    state_.durable_watch.erase(id);
+    if (entry.pinned) {
+      entry.pinned = false;
+      state_.TenantOf(entry).pinned_bytes -= state_.SlotBytesOf(entry);
+      state_.pins.erase(id);
+    }
+    if (entry.children > 0 || entry.lease_count > 0) return;
+    const EntryId parent = entry.parent;
+    --state_.TenantOf(entry).stats.entries;
+    state_.index.Erase(id);
+    id = parent;
+  }
+}
+
+bool Residency::Evictable(EntryId id) const {
+  const Entry& entry = state_.index.at(id);
+  return entry.lease_count == 0 && !entry.pinned && !entry.writing && !entry.reading;
+}
+
+}  // namespace kvartal::engine

@@ -1,0 +1,53 @@
+// Which blocks have which copies, and which of them are candidates for eviction. The only code that changes an entry's
+// copies, touches it, or erases it. Confined to the engine loop. Invariant: a block is in its tenant's order of a tier
+// exactly when it is committed, has a copy there and no child has one.
+#pragma once
+
+#include <cstdint>
+
+#include "daemon/engine/engine_state.h"
+
+namespace kvartal::engine {
+
+class Residency {
+ public:
+  explicit Residency(EngineState* state) : state_(*state) {}
+
+  // A new entry in state kReserved, or the placeholder revived. REQUIRES: FindOrPlaceholder said there is no live
+  // block.
+  EntryId Reserve(NamespaceId ns, const BlockKey& key, EntryId placeholder, EntryId parent, uint32_t depth,
+                  uint64_t request);
+  void StartFilling(EntryId id, SlotId dram_slot);
+  void Commit(EntryId id);
+  // Recovery: a committed block whose only copy is on NVMe.
+  void AdoptOnNvme(EntryId id, SlotId slot, uint32_t first_commit_tick, uint32_t last_access_tick);
+
+  // The request `request` used it now.
+  void Touch(EntryId id, uint64_t request, uint32_t now_tick);
+
+  // A copy that has just been written there.
+  void AddCopy(EntryId id, TierKind tier, SlotId slot);
+  // Frees the slot, charge and catalog record included. A block without copies is gone: its entry is erased, or stays
+  // as a placeholder while it has children. REQUIRES: no I/O of that copy under way.
+  void DropCopy(EntryId id, TierKind tier);
+  // All copies. REQUIRES: no I/O under way, no leases.
+  void DropBlock(EntryId id);
+  // An aborted or refused block that never became visible.
+  void Abandon(EntryId id);
+  // Erases the entry, and placeholders above it, when nothing is left of it. A no-op while something is.
+  void EraseIfGone(EntryId id);
+
+  // May its copies be taken for space? Leased, pinned and moving blocks may not.
+  bool Evictable(EntryId id) const;
+
+ private:
+  bool IsCandidate(const index::Entry& entry, TierKind tier) const;
+  policy::BlockTraits TraitsOf(const index::Entry& entry) const;
+  void SetCopy(EntryId id, TierKind tier, SlotId slot);
+  void ClearCopy(EntryId id, TierKind tier);
+  void FreeSlot(const index::Entry& entry, TierKind tier, SlotId slot);
+
+  EngineState& state_;
+};
+
+}  // namespace kvartal::engine

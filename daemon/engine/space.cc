@@ -1,0 +1,180 @@
+#include "daemon/engine/space.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "daemon/base/check.h"
+
+namespace kvartal::engine {
+
+using policy::Refusal;
+
+uint64_t Space::Room(const TenantState& tenant, TierKind tier) const {
+  const policy::Account& account = state_.ledger.account(tenant.id, tier);
+  const uint64_t used = state_.ledger.charged_bytes(tier) + state_.ledger.reclaiming_bytes(tier);
+  const uint64_t capacity = state_.ledger.capacity_bytes(tier);
+  const uint64_t by_limit = account.limit_bytes - std::min(account.limit_bytes, account.charged_bytes);
+  return std::min(by_limit, capacity - std::min(capacity, used));
+}
+
+EntryId Space::Victim(TenantState& tenant, TierKind tier, uint64_t request) {
+  return tenant.order(tier).Victim(
+      [&](EntryId id) { return residency_.Evictable(id) && state_.index.at(id).last_touch != request; },
+      kVictimProbesMax);
+}
+
+SpaceResult Space::TakeDram(TenantState& tenant, uint32_t slot_bytes, uint64_t request, uint32_t wanted) {
+  for (uint32_t round = 0; round < kEvictionsPerReserveMax; ++round) {
+    const SlotId slot = state_.devices.dram->Take(tenant.domain(), slot_bytes);
+    if (slot.valid()) return {SpaceOutcome::kTaken, slot, Refusal::kNone};
+    Step step = GrowDram(tenant, slot_bytes);
+    if (step == Step::kStuck && GiveBackEmpty(tenant) > 0) step = Step::kRetry;
+    if (step == Step::kStuck) step = EvictDram(tenant, request, wanted);
+    if (step == Step::kWait) return {SpaceOutcome::kWait, SlotId::None(), Refusal::kNone};
+    if (step == Step::kStuck) break;
+  }
+  return {SpaceOutcome::kRefused, SlotId::None(), DramRefusal(tenant, slot_bytes)};
+}
+
+Space::Step Space::GrowDram(TenantState& tenant, uint32_t slot_bytes) {
+  if (tenant.growing[slot_bytes] > 0) return Step::kWait;
+  if (tenant.grow_failed_tick == state_.NowTick()) return Step::kStuck;
+  const uint64_t growth = state_.devices.dram->GrowthBytes(slot_bytes, Room(tenant, TierKind::kDram));
+  if (growth == 0) return Step::kStuck;
+  auto charged = state_.ledger.TryCharge(tenant.id, TierKind::kDram, growth);
+  if (charged.reason != Refusal::kNone) return Step::kStuck;
+  ++tenant.growing[slot_bytes];
+  // Completion may come before Grow returns (fakes) or much later; both ends see `ended`.
+  auto ended = std::make_shared<bool>(false);
+  TenantState* owner = &tenant;
+  state_.devices.dram->Grow(
+      tenant.domain(), slot_bytes, growth,
+      [this, owner, slot_bytes, ended, charge = std::move(charged.charge)](absl::Status status) mutable {
+        *ended = true;
+        --owner->growing[slot_bytes];
+        if (status.ok()) {
+          charge.Settle();
+        } else {
+          charge = policy::Charge();
+          owner->grow_failed_tick = state_.NowTick();
+        }
+        state_.Wake(*owner);
+      });
+  return *ended ? Step::kRetry : Step::kWait;
+}
+
+Space::Step Space::EvictDram(TenantState& tenant, uint64_t request, uint32_t wanted) {
+  const EntryId victim = Victim(tenant, TierKind::kDram, request);
+  if (victim.valid()) {
+    const index::Entry& entry = state_.index.at(victim);
+    if (entry.resident(TierKind::kNvme) || !state_.NvmeUsable(tenant)) {
+      ++tenant.stats.tiers[TierIndex(TierKind::kDram)].evictions;
+      residency_.DropCopy(victim, TierKind::kDram);
+      return Step::kRetry;
+    }
+    if (tenant.demotions_under_way >= wanted) return Step::kWait;
+    const WriteStart start = demote_(victim);
+    if (start == WriteStart::kStarted) return Step::kRetry;
+    if (start == WriteStart::kQueueFull && tenant.writes_under_way > 0) return Step::kWait;
+    ++tenant.stats.tiers[TierIndex(TierKind::kDram)].evictions;
+    residency_.DropCopy(victim, TierKind::kDram);
+    return Step::kRetry;
+  }
+  // Blocks being written become victims when the write ends; bytes being punched come back to the node.
+  if (tenant.writes_under_way > 0) return Step::kWait;
+  const policy::Account& account = state_.ledger.account(tenant.id, TierKind::kDram);
+  const bool limit_has_room = account.charged_bytes < account.limit_bytes;
+  if (limit_has_room && state_.ledger.reclaiming_bytes(TierKind::kDram) > 0) return Step::kWait;
+  return Step::kStuck;
+}
+
+Refusal Space::DramRefusal(const TenantState& tenant, uint32_t slot_bytes) const {
+  const policy::Account& account = state_.ledger.account(tenant.id, TierKind::kDram);
+  if (account.limit_bytes == 0) return Refusal::kNoTier;
+  if (tenant.grow_failed_tick == state_.NowTick()) return Refusal::kOutOfMemory;
+  if (state_.devices.dram->GrowthBytes(slot_bytes, account.limit_bytes) == 0) return Refusal::kTooSmall;
+  const uint64_t left = account.limit_bytes - std::min(account.limit_bytes, account.charged_bytes);
+  return state_.devices.dram->GrowthBytes(slot_bytes, left) == 0 ? Refusal::kTenantLimit : Refusal::kCapacity;
+}
+
+SpaceResult Space::TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t request) {
+  tier::NvmeTier& nvme = *state_.devices.nvme;
+  for (uint32_t round = 0; round < kEvictionsPerReserveMax; ++round) {
+    const uint64_t growth = nvme.GrowthBytes(slot_bytes, Room(tenant, TierKind::kNvme));
+    if (growth > 0) {
+      auto charged = state_.ledger.TryCharge(tenant.id, TierKind::kNvme, growth);
+      KV_CHECK(charged.reason == Refusal::kNone);
+      absl::Status grown = absl::UnknownError("pending");
+      nvme.Grow(tenant.domain(), slot_bytes, growth, [&grown](absl::Status status) { grown = std::move(status); });
+      if (!grown.ok()) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kTierSick};
+      const SlotId slot = nvme.Take(tenant.domain(), slot_bytes);
+      KV_CHECK(slot.valid());
+      charged.charge.Settle();
+      return {SpaceOutcome::kTaken, slot, Refusal::kNone};
+    }
+    const EntryId victim = Victim(tenant, TierKind::kNvme, request);
+    if (!victim.valid()) break;
+    ++tenant.stats.tiers[TierIndex(TierKind::kNvme)].evictions;
+    residency_.DropCopy(victim, TierKind::kNvme);
+  }
+  const policy::Account& account = state_.ledger.account(tenant.id, TierKind::kNvme);
+  const uint64_t slot_charge = slot_bytes + kNvmeHeaderBytes;
+  if (account.limit_bytes < slot_charge) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kTooSmall};
+  const bool limited = account.charged_bytes + slot_charge > account.limit_bytes;
+  return {SpaceOutcome::kRefused, SlotId::None(), limited ? Refusal::kTenantLimit : Refusal::kCapacity};
+}
+
+Refusal Space::MakeEntryRoom(TenantState& tenant, uint64_t request) {
+  while (tenant.stats.entries >= tenant.rules.max_entries) {
+    EntryId oldest;
+    for (TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
+      const EntryId candidate = tenant.order(tier).Victim(
+          [&](EntryId id) {
+            const index::Entry& entry = state_.index.at(id);
+            return entry.children == 0 && entry.last_touch != request && residency_.Evictable(id);
+          },
+          kVictimProbesMax);
+      if (!candidate.valid()) continue;
+      if (!oldest.valid() || state_.index.at(candidate).last_touch < state_.index.at(oldest).last_touch)
+        oldest = candidate;
+    }
+    if (!oldest.valid()) return Refusal::kEntryCap;
+    for (TierKind tier : kAllTiers) {
+      if (state_.index.at(oldest).resident(tier)) ++tenant.stats.tiers[TierIndex(tier)].evictions;
+    }
+    residency_.DropBlock(oldest);
+  }
+  return Refusal::kNone;
+}
+
+uint64_t Space::GiveBackEmpty(TenantState& tenant) {
+  if (!tenant.memory_open || state_.devices.dram->EmptyBytes(tenant.domain()) == 0) return 0;
+  auto bytes = std::make_shared<uint64_t>(0);
+  auto ended = std::make_shared<bool>(false);
+  *bytes = state_.devices.dram->Shrink(tenant.domain(), 0, [this, bytes, ended] {
+    *ended = true;
+    if (*bytes == 0) return;  // before Shrink returned: settled below
+    state_.ledger.Reclaimed(TierKind::kDram, *bytes);
+    state_.WakeAll();
+  });
+  if (*bytes == 0) return 0;
+  state_.ledger.Refund(tenant.id, TierKind::kDram, *bytes, !*ended);
+  return *bytes;
+}
+
+void Space::DrainOverLimit(TenantState& tenant, uint32_t max_blocks) {
+  for (TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
+    for (uint32_t taken = 0; taken < max_blocks; ++taken) {
+      const policy::Account& account = state_.ledger.account(tenant.id, tier);
+      if (account.charged_bytes <= account.limit_bytes) break;
+      if (tier == TierKind::kDram && GiveBackEmpty(tenant) > 0) continue;
+      const EntryId victim = Victim(tenant, tier, 0);
+      if (!victim.valid()) break;
+      ++tenant.stats.tiers[TierIndex(tier)].evictions;
+      residency_.DropCopy(victim, tier);
+    }
+  }
+}
+
+}  // namespace kvartal::engine

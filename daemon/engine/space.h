@@ -1,0 +1,66 @@
+// Finds room for one slot: free slots first, then growth within the limit, then the tenant's own least valuable blocks.
+// Every byte is charged before it exists, and every refusal has a reason.
+// Confined to the engine loop.
+// Invariant: a block touched by the request that asks is never taken to make room for it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "daemon/engine/engine_state.h"
+#include "daemon/engine/residency.h"
+
+namespace kvartal::engine {
+
+enum class SpaceOutcome : uint8_t { kTaken, kWait, kRefused };
+struct SpaceResult {
+  SpaceOutcome outcome = SpaceOutcome::kRefused;
+  SlotId slot;                                      // kTaken
+  policy::Refusal reason = policy::Refusal::kNone;  // kRefused
+};
+
+enum class WriteStart : uint8_t {
+  kStarted,
+  kNotNeeded,  // there already, or under way
+  kNoRoom,     // the tenant may hold no more there, or the tier is sick
+  kQueueFull,
+};
+
+class Space {
+ public:
+  // Starts writing a block to NVMe because its DRAM is wanted.
+  using Demote = std::function<WriteStart(EntryId)>;
+
+  Space(EngineState* state, Residency* residency) : state_(*state), residency_(*residency) {}
+  void SetDemote(Demote demote) { demote_ = std::move(demote); }
+
+  // A DRAM slot. kWait: memory is being populated or punched, or victims are being written out; the tenant is woken
+  // when that changes. `wanted` is how many slots the caller still needs: so many demotions may be started at once.
+  SpaceResult TakeDram(TenantState& tenant, uint32_t slot_bytes, uint64_t request, uint32_t wanted);
+  // An NVMe slot, never kWait.
+  SpaceResult TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t request);
+  // Room for one more index entry. kNone or kEntryCap.
+  policy::Refusal MakeEntryRoom(TenantState& tenant, uint64_t request);
+
+  // Gives empty DRAM extents of the tenant back to the node. The tenant is refunded at once; the bytes count against
+  // the capacity until they are punched. Returns the bytes refunded.
+  uint64_t GiveBackEmpty(TenantState& tenant);
+  // Takes DRAM copies of the tenant's least valuable blocks, at most `max_blocks`, until its charge fits its limit
+  // again.
+  void DrainOverLimit(TenantState& tenant, uint32_t max_blocks);
+
+ private:
+  enum class Step : uint8_t { kRetry, kWait, kStuck };
+  Step GrowDram(TenantState& tenant, uint32_t slot_bytes);
+  Step EvictDram(TenantState& tenant, uint64_t request, uint32_t wanted);
+  policy::Refusal DramRefusal(const TenantState& tenant, uint32_t slot_bytes) const;
+  // What could be charged to the tenant now, limit and capacity both considered.
+  uint64_t Room(const TenantState& tenant, TierKind tier) const;
+  EntryId Victim(TenantState& tenant, TierKind tier, uint64_t request);
+
+  EngineState& state_;
+  Residency& residency_;
+  Demote demote_;
+};
+
+}  // namespace kvartal::engine

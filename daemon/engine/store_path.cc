@@ -1,0 +1,253 @@
+#include "daemon/engine/store_path.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/base/check.h"
+
+namespace kvartal::engine {
+
+using index::Entry;
+using policy::Refusal;
+
+// One Reserve under way: walks its keys in order, waits where space has to be made, answers once.
+class StorePath::Operation : public Waiter {
+ public:
+  Operation(StorePath* path, const ReserveRequest& request, CacheEngine::ReserveDone done)
+      : path_(*path),
+        state_(path->state_),
+        tenant_(state_.tenant(state_.ns(request.ns).tenant)),
+        group_(request.group),
+        ns_(request.ns),
+        shard_(request.shard),
+        request_(request.request != 0 ? request.request : state_.NextRequest()),
+        depth_(request.first_depth),
+        keys_(request.keys.begin(), request.keys.end()),
+        done_(std::move(done)) {
+    if (request.parent != nullptr) parent_ = state_.index.Find(ns_, *request.parent);
+    if (parent_.valid()) path_.residency_.Touch(parent_, request_, state_.NowTick());
+    blocks_.reserve(keys_.size());
+  }
+  ~Operation() override {
+    if (pending_.valid()) path_.residency_.Abandon(pending_);
+  }
+
+  GroupId group() const override { return group_; }
+
+  bool Retry() override {
+    while (blocks_.size() < keys_.size()) {
+      if (!Step()) return false;
+    }
+    Answer();
+    return true;
+  }
+
+  // Refuses what is left and answers.
+  void Refuse(Refusal reason) {
+    if (pending_.valid()) path_.residency_.Abandon(std::exchange(pending_, EntryId::None()));
+    while (blocks_.size() < keys_.size()) AddRefused(reason);
+    Answer();
+  }
+
+ private:
+  // Decides the next key. False: it has to wait.
+  bool Step() {
+    const BlockKey& key = keys_[blocks_.size()];
+    if (!pending_.valid()) {
+      if (refused_ != Refusal::kNone) return AddRefused(refused_), true;
+      const EntryId known = state_.index.Find(ns_, key);
+      if (known.valid() && TryKnown(known)) return true;
+      const Refusal no_room = path_.space_.MakeEntryRoom(tenant_, request_);
+      if (no_room != Refusal::kNone) return AddRefused(no_room), true;
+      // Found again: making room may have erased a placeholder.
+      pending_ = path_.residency_.Reserve(ns_, key, state_.index.Find(ns_, key), parent_, depth_, request_);
+    }
+    const auto wanted = static_cast<uint32_t>(keys_.size() - blocks_.size());
+    const SpaceResult room = path_.space_.TakeDram(tenant_, state_.ns(ns_).layout.SlotBytes(), request_, wanted);
+    if (room.outcome == SpaceOutcome::kWait) return false;
+    const EntryId entry = std::exchange(pending_, EntryId::None());
+    if (room.outcome == SpaceOutcome::kRefused) {
+      path_.residency_.Abandon(entry);
+      AddRefused(room.reason);
+    } else {
+      path_.residency_.StartFilling(entry, room.slot);
+      AddGranted(entry);
+    }
+    return true;
+  }
+
+  // Decides a key that has an entry already. False: treat it as new.
+  bool TryKnown(EntryId id) {
+    Entry& entry = state_.index.at(id);
+    TierKind tier;
+    switch (entry.state) {
+      case BlockState::kCommitted:
+        if (!state_.FindTier(entry, state_.NowTick(), &tier)) {
+          // Expired and not yet swept. What cannot be taken away now is not stored twice either.
+          if (!path_.residency_.Evictable(id)) return AddBusy(id), true;
+          path_.residency_.DropBlock(id);
+          return false;
+        }
+        path_.residency_.Touch(id, request_, state_.NowTick());
+        AddExisting(id);
+        return true;
+      case BlockState::kFilling:
+        JoinFilling(id);
+        return true;
+      case BlockState::kReserved:
+        AddBusy(id);
+        return true;
+      default:
+        return false;  // a placeholder
+    }
+  }
+
+  // Another rank of the same engine writes its shard of the block.
+  void JoinFilling(EntryId id) {
+    const ReservationId reservation = state_.filling_by_entry.at(id);
+    Filling& filling = state_.fillings.at(reservation);
+    const uint64_t bit = uint64_t{1} << shard_;
+    if (filling.group != group_ || (filling.shards_taken & bit) != 0) return AddBusy(id);
+    filling.shards_taken |= bit;
+    AddSlot(id, reservation);
+  }
+
+  void AddGranted(EntryId id) {
+    const ReservationId reservation(++state_.last_reservation);
+    const uint32_t shards = state_.ns(ns_).layout.shard_count;
+    const uint64_t all = shards == 64 ? ~uint64_t{0} : (uint64_t{1} << shards) - 1;
+    state_.fillings[reservation] = {group_, id, all, uint64_t{1} << shard_};
+    state_.filling_by_entry[id] = reservation;
+    state_.fillings_by_group[group_].insert(reservation);
+    AddSlot(id, reservation);
+  }
+
+  void AddSlot(EntryId id, ReservationId reservation) {
+    const SlotId slot = state_.index.at(id).copy(TierKind::kDram).slot;
+    ReservedBlock block;
+    block.outcome = ReserveOutcome::kGranted;
+    block.reservation = reservation;
+    block.generation = state_.devices.dram->GenerationOf(tenant_.domain(), slot);
+    block.arena_offset = tier::DramTier::OffsetOf(slot) + state_.ns(ns_).layout.ShardOffset(shard_);
+    Add(block, id);
+  }
+
+  void AddExisting(EntryId id) {
+    ReservedBlock block;
+    block.outcome = ReserveOutcome::kExists;
+    Add(block, id);
+  }
+
+  void Add(ReservedBlock block, EntryId entry) {
+    blocks_.push_back(block);
+    parent_ = entry;
+    ++depth_;
+  }
+
+  // A want of space holds for every later key of the chain as well.
+  void AddRefused(Refusal reason) {
+    refused_ = reason;
+    Refused(reason, EntryId::None());
+  }
+  // A busy block is somebody's: the chain goes on behind it.
+  void AddBusy(EntryId id) { Refused(Refusal::kBusy, id); }
+  void Refused(Refusal reason, EntryId entry) {
+    ++tenant_.stats.tiers[TierIndex(TierKind::kDram)].refusals[static_cast<size_t>(reason)];
+    ReservedBlock block;
+    block.reason = reason;
+    Add(block, entry);
+  }
+
+  void Answer() { done_(std::move(blocks_)); }
+
+  StorePath& path_;
+  EngineState& state_;
+  TenantState& tenant_;
+  const GroupId group_;
+  const NamespaceId ns_;
+  const uint32_t shard_;
+  const uint64_t request_;
+  EntryId parent_;
+  uint32_t depth_;
+  const std::vector<BlockKey> keys_;
+  std::vector<ReservedBlock> blocks_;  // decided so far
+  EntryId pending_;                    // in state kReserved, waiting for its slot
+  Refusal refused_ = Refusal::kNone;
+  CacheEngine::ReserveDone done_;
+};
+
+void StorePath::Reserve(const ReserveRequest& request, CacheEngine::ReserveDone done) {
+  const NamespaceState& space = state_.ns(request.ns);
+  KV_CHECK(request.shard < space.layout.shard_count);
+  TenantState& tenant = state_.tenant(space.tenant);
+  auto operation = std::make_unique<Operation>(this, request, std::move(done));
+  if (state_.draining || tenant.dropping) return operation->Refuse(Refusal::kDraining);
+  if (tenant.rules.tier(TierKind::kDram).limit_bytes == 0) return operation->Refuse(Refusal::kNoTier);
+  // First come, first served: a later Reserve must not overtake those that wait already.
+  if (tenant.waiters.empty() && operation->Retry()) return;
+  if (state_.waiting >= kWaitingReservesMax) return operation->Refuse(Refusal::kQueueFull);
+  KV_CHECK(state_.Park(tenant, std::move(operation)));
+}
+
+CommitOutcome StorePath::Commit(GroupId group, ReservationId reservation, uint32_t shard) {
+  auto it = state_.fillings.find(reservation);
+  if (it == state_.fillings.end()) return CommitOutcome::kNotFilling;
+  Filling& filling = it->second;
+  if (filling.group != group) return CommitOutcome::kNotYours;
+  const uint64_t bit = shard < kShardsMax ? uint64_t{1} << shard : 0;
+  if ((filling.shards_taken & filling.shards_missing & bit) == 0) return CommitOutcome::kNotFilling;
+  filling.shards_missing &= ~bit;
+  if (filling.shards_missing != 0) return CommitOutcome::kShardStored;
+  const EntryId id = filling.entry;
+  EndFilling(reservation);
+  residency_.Commit(id);
+  TenantState& tenant = state_.TenantOf(state_.index.at(id));
+  ++tenant.stats.blocks_stored;
+  if (tenant.rules.tier(TierKind::kNvme).limit_bytes > 0 && state_.devices.nvme != nullptr) {
+    state_.durable_watch[id] = {group, reservation};
+    movement_.StartWrite(id, Movement::WriteReason::kWriteThrough);
+  }
+  state_.Wake(tenant);
+  return CommitOutcome::kVisible;
+}
+
+void StorePath::EndFilling(ReservationId reservation) {
+  auto node = state_.fillings.extract(reservation);
+  const Filling& filling = node.mapped();
+  state_.filling_by_entry.erase(filling.entry);
+  auto group = state_.fillings_by_group.find(filling.group);
+  group->second.erase(reservation);
+  if (group->second.empty()) state_.fillings_by_group.erase(group);
+}
+
+bool StorePath::Abort(GroupId group, ReservationId reservation) {
+  auto it = state_.fillings.find(reservation);
+  if (it == state_.fillings.end() || it->second.group != group) return false;
+  const EntryId id = it->second.entry;
+  TenantState& tenant = state_.TenantOf(state_.index.at(id));
+  EndFilling(reservation);
+  residency_.Abandon(id);
+  ++tenant.stats.blocks_aborted;
+  state_.Wake(tenant);
+  return true;
+}
+
+size_t StorePath::AbortGroup(GroupId group) {
+  for (auto& tenant : state_.tenants) {
+    auto& waiters = tenant->waiters;
+    const auto gone = std::remove_if(waiters.begin(), waiters.end(),
+                                     [&](const std::unique_ptr<Waiter>& waiter) { return waiter->group() == group; });
+    state_.waiting -= static_cast<uint64_t>(waiters.end() - gone);
+    waiters.erase(gone, waiters.end());
+  }
+  auto it = state_.fillings_by_group.find(group);
+  if (it == state_.fillings_by_group.end()) return 0;
+  const std::vector<ReservationId> reservations(it->second.begin(), it->second.end());
+  TenantState& tenant = state_.TenantOf(state_.index.at(state_.fillings.at(reservations.front()).entry));
+  for (const ReservationId reservation : reservations) Abort(group, reservation);
+  space_.GiveBackEmpty(tenant);
+  state_.Wake(tenant);
+  return reservations.size();
+}
+
+}  // namespace kvartal::engine

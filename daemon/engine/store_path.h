@@ -1,0 +1,40 @@
+// Reserve, Commit, Abort: from keys to slots a client fills, and from filled slots to visible blocks.
+// Confined to the engine loop.
+// Invariants: a slot is charged before it is granted; nothing is visible before every shard is committed; a reservation
+// belongs to one group and ends once.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "daemon/engine/engine_state.h"
+#include "daemon/engine/movement.h"
+#include "daemon/engine/residency.h"
+#include "daemon/engine/space.h"
+
+namespace kvartal::engine {
+
+class StorePath {
+ public:
+  StorePath(EngineState* state, Residency* residency, Space* space, Movement* movement)
+      : state_(*state), residency_(*residency), space_(*space), movement_(*movement) {}
+
+  void Reserve(const ReserveRequest& request, CacheEngine::ReserveDone done);
+  CommitOutcome Commit(GroupId group, ReservationId reservation, uint32_t shard);
+  bool Abort(GroupId group, ReservationId reservation);
+  size_t AbortGroup(GroupId group);
+
+ private:
+  class Operation;
+  void EndFilling(ReservationId reservation);
+
+  EngineState& state_;
+  Residency& residency_;
+  Space& space_;
+  Movement& movement_;
+};
+
+}  // namespace kvartal::engine
