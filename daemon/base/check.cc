@@ -17,7 +17,8 @@ void CheckFailed(const char* file, int line, const char* what) {
 
 void BugSeen(const char* file, int line, const char* what, bool first_here) {
   bug_count.fetch_add(1, std::memory_order_relaxed);
-  if (first_here) std::fprintf(stderr, "kvartal: BUG at %s:%d: %s (further ones here are only counted)\n", file, line, what);
+  if (first_here)
+    std::fprintf(stderr, "kvartal: BUG at %s:%d: %s (further ones here are only counted)\n", file, line, what);
   const char* fatal = std::getenv("KVARTAL_BUGS_FATAL");
   if (fatal != nullptr && std::strcmp(fatal, "1") == 0) std::abort();
 }

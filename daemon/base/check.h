@@ -1,7 +1,8 @@
 // The assert ladder.
 //   KV_CHECK   always on: memory and tenants are at stake; failing ends the process.
 //   KV_DCHECK  inner loops; on in Debug and sanitizer builds only.
-//   KV_BUG     a broken expectation the process survives: counted, logged once a place, fatal under KVARTAL_BUGS_FATAL=1 (tests).
+//   KV_BUG     a broken expectation the process survives: counted, logged once a place, fatal under
+//   KVARTAL_BUGS_FATAL=1 (tests).
 #pragma once
 
 #include <cstdint>
@@ -23,9 +24,9 @@ uint64_t BugCount();
 #define KV_DCHECK(cond) KV_CHECK(cond)
 #endif
 
-#define KV_BUG(what)                                               \
-  do {                                                             \
-    static bool kv_seen = false;                                   \
-    ::kvartal::BugSeen(__FILE__, __LINE__, (what), !kv_seen);      \
-    kv_seen = true;                                                \
+#define KV_BUG(what)                                          \
+  do {                                                        \
+    static bool kv_seen = false;                              \
+    ::kvartal::BugSeen(__FILE__, __LINE__, (what), !kv_seen); \
+    kv_seen = true;                                           \
   } while (0)

@@ -119,8 +119,8 @@ int EventLoop::TimeoutMs(int limit_ms) const {
 void EventLoop::RunOnce(int timeout_ms) {
   epoll_event events[kEventsPerWait];
   const int count = ::epoll_wait(epoll_fd_.get(), events, kEventsPerWait, TimeoutMs(timeout_ms));
-  // A callback may close an fd that a later event of this round names, and a new fd may take its number: what was watched
-  // when the round began is what its events are for.
+  // A callback may close an fd that a later event of this round names, and a new fd may take its number: what was
+  // watched when the round began is what its events are for.
   const uint64_t round_serial = next_serial_;
   for (int i = 0; i < count; ++i) {
     const int fd = events[i].data.fd;

@@ -1,6 +1,6 @@
-// One epoll loop: fds, timers and callbacks posted from other threads. The engine and the sockets of a daemon live on it.
-// Confined to the thread that calls Run, except Post and Stop, which any thread may call.
-// Invariant: callbacks run one at a time, posted ones in order; a callback may add or remove any fd, its own included.
+// One epoll loop: fds, timers and callbacks posted from other threads. The engine and the sockets of a daemon live on
+// it. Confined to the thread that calls Run, except Post and Stop, which any thread may call. Invariant: callbacks run
+// one at a time, posted ones in order; a callback may add or remove any fd, its own included.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Strong ids: small integers that cannot be mixed up. All are local to one daemon process; what is written to disk or sent
-// to the operator uses digests and UIDs instead.
+// Strong ids: small integers that cannot be mixed up. All are local to one daemon process; what is written to disk or
+// sent to the operator uses digests and UIDs instead.
 #pragma once
 
 #include <compare>

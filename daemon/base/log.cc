@@ -35,11 +35,16 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
 }  // namespace
 
 bool SetLogLevel(std::string_view name) {
-  if (name == "debug") Logger().set_level(spdlog::level::debug);
-  else if (name == "info") Logger().set_level(spdlog::level::info);
-  else if (name == "warning") Logger().set_level(spdlog::level::warn);
-  else if (name == "error") Logger().set_level(spdlog::level::err);
-  else return false;
+  if (name == "debug")
+    Logger().set_level(spdlog::level::debug);
+  else if (name == "info")
+    Logger().set_level(spdlog::level::info);
+  else if (name == "warning")
+    Logger().set_level(spdlog::level::warn);
+  else if (name == "error")
+    Logger().set_level(spdlog::level::err);
+  else
+    return false;
   return true;
 }
 

@@ -1,5 +1,5 @@
-// Log lines on stderr: Log(LogLevel::kInfo, "attach", "tenant ", name, " ...") is one line with time, level and component.
-// Any thread. The library behind it is included in log.cc alone.
+// Log lines on stderr: Log(LogLevel::kInfo, "attach", "tenant ", name, " ...") is one line with time, level and
+// component. Any thread. The library behind it is included in log.cc alone.
 #pragma once
 
 #include <string_view>

@@ -6,7 +6,8 @@
 
 namespace kvartal {
 
-WorkerPool::WorkerPool(std::string name, int threads, size_t queue_max) : name_(std::move(name)), queue_max_(queue_max) {
+WorkerPool::WorkerPool(std::string name, int threads, size_t queue_max)
+    : name_(std::move(name)), queue_max_(queue_max) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { RunThread(); });
 }
 

@@ -1,5 +1,6 @@
 // Threads with one bounded queue, for everything slow: disk I/O, RocksDB, populate and punch.
-// Thread-safe. Work is run in submission order when there is one thread. Destruction runs what was accepted, then joins.
+// Thread-safe. Work is run in submission order when there is one thread. Destruction runs what was accepted, then
+// joins.
 #pragma once
 
 #include <condition_variable>
@@ -37,9 +38,9 @@ class WorkerPool {
   const size_t queue_max_;
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<Work> queue_;   // Guarded by mutex_
-  size_t running_ = 0;       // Guarded by mutex_
-  bool stopping_ = false;    // Guarded by mutex_
+  std::deque<Work> queue_;  // Guarded by mutex_
+  size_t running_ = 0;      // Guarded by mutex_
+  bool stopping_ = false;   // Guarded by mutex_
   std::vector<std::thread> threads_;
 };
 
