@@ -58,7 +58,12 @@ CacheEngine::CacheEngine(const EngineOptions& options, const EngineDevices& devi
     : core_(std::make_unique<Core>(options, devices, std::move(policy))) {}
 CacheEngine::~CacheEngine() = default;
 
-void CacheEngine::SetObserver(EngineObserver* observer) { core_->state.observer = observer; }
+void CacheEngine::SetObserver(EngineObserver* observer) {
+  core_->state.observer = observer;
+  core_->state.devices.dram->SetOnGranted([observer](DomainId domain, tier::GrantedRange range) {
+    if (observer != nullptr) observer->OnGranted(domain, range.offset, range.bytes);
+  });
+}
 
 void CacheEngine::ApplyPolicy(std::shared_ptr<const policy::PolicyTable> policy) {
   core_->state.ApplyPolicy(std::move(policy));

@@ -52,7 +52,7 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record) {
 
   const uint64_t slot_charge = identity.payload_bytes + kNvmeHeaderBytes;
   if (!state_.ledger.Adopt(tenant->id, TierKind::kNvme, slot_charge)) return false;
-  if (!state_.devices.nvme->Adopt(tenant->domain(), record.slot, identity.payload_bytes)) {
+  if (!state_.devices.nvme->Adopt(tenant->domain(), record.slot, identity.payload_bytes, record.header.generation)) {
     state_.ledger.Refund(tenant->id, TierKind::kNvme, slot_charge);
     return false;
   }

@@ -31,6 +31,9 @@ class DramTier : public Tier {
   // nullptr before OpenDomain.
   device::Arena* arena(DomainId domain) const;
   std::vector<GrantedRange> granted(DomainId domain) const;
+  // Told of every range that joins a domain, before the Grow that added it is done.
+  using OnGranted = std::function<void(DomainId, GrantedRange)>;
+  void SetOnGranted(OnGranted on_granted) { on_granted_ = std::move(on_granted); }
 
   TierKind kind() const override { return TierKind::kDram; }
   uint64_t GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const override;
@@ -55,6 +58,7 @@ class DramTier : public Tier {
   const uint64_t capacity_bytes_;
   std::vector<std::unique_ptr<Domain>> domains_;  // by DomainId
   TierStats stats_;
+  OnGranted on_granted_;
 };
 
 // Bytes of an extent for slots of `slot_bytes`: the smallest multiple of kExtentAlignBytes, at least `want_bytes` where that is
