@@ -14,6 +14,10 @@ inline constexpr uint64_t kExtentAlignBytes = 2 * kMiB;  // a huge page: populat
 inline constexpr uint64_t kExtentMaxBytes =
     64 * kMiB;  // one charge; larger would make a small tenant's growth too coarse
 inline constexpr uint32_t kExtentWastePercentMax = 3;  // extents are sized so that the tail no slot fits in stays below
+inline constexpr uint64_t kExtentWantBytes = 16 * kMiB;      // what a tenant grows by: few charges, and a small tenant still fits
+inline constexpr uint64_t kExtentWantSmallBytes = 2 * kMiB;  // the same for slots below kSmallSlotBytes: hundreds of slots already
+inline constexpr uint32_t kSmallSlotBytes = 64 * kKiB;
+inline constexpr uint64_t kStrayPunchParts = 8;              // of an arena's addresses, one part at a time is searched for stray pages
 inline constexpr uint64_t kBlockBytesMax = 32 * kMiB;  // a 70B block of 64 tokens; larger is a wrong layout
 inline constexpr uint32_t kShardsMax = 64;             // node-local TP x PP ranks of one engine
 inline constexpr uint64_t kArenaOverCapacity = 4;  // virtual arena size : tier capacity, room for mixed extent sizes
@@ -131,11 +135,15 @@ inline constexpr int64_t kAdminLongAnswerMs =
     600'000;                                       // Drop, Drain, CheckInvariants: zeroing a full disk takes minutes
 inline constexpr int64_t kAdminStopMs = 1000;      // calls under way at exit are cut off after this
 inline constexpr int64_t kDrainDeadlineMs = 5000;  // SIGTERM to exit; a supervisor's patience starts at 10 s
+inline constexpr int64_t kQuietPollMs = 5;                  // at exit: how often the last callbacks are looked for
+inline constexpr unsigned kSelfCheckSeconds = 120;          // a check of the books in a copy of the process; then it is killed
+inline constexpr size_t kSelfCheckTextMax = 4096;           // of what a failed check printed
 inline constexpr size_t kMetricTenantsMax = 256;   // lines a metric; tenants beyond are summed in one called "other"
 inline constexpr int64_t kMetricsPeriodMs = 1000;  // how old a scraped number may be
 
 static_assert(kExtentAlignBytes % kSlotAlignBytes == 0);
 static_assert(kExtentMaxBytes >= kBlockBytesMax);
+static_assert(kExtentMaxBytes >= kExtentWantBytes && kExtentWantBytes >= kExtentWantSmallBytes);
 static_assert(kKeysPerFrameMax * 32 < kFrameBytesMax);
 static_assert(kSegmentMinBytes % kExtentAlignBytes == 0);
 static_assert(kMemoryPartBytes % kExtentAlignBytes == 0);
