@@ -5,17 +5,20 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "daemon/device/host_memory.h"
+#include "daemon/tier/address_ranges.h"
+#include "daemon/tier/dram_extent.h"
 #include "daemon/tier/tier.h"
 
 namespace kvartal::tier {
 
-// A range of an arena that now belongs to its domain; clients populate their own mapping of it off the request path.
+// Memory of an arena that now belongs to its domain; clients populate their own mapping of it off the request path.
 struct GrantedRange {
   uint64_t offset = 0;
   uint64_t bytes = 0;
@@ -30,6 +33,7 @@ class DramTier : public Tier {
   absl::Status OpenDomain(DomainId domain);
   // nullptr before OpenDomain.
   device::Arena* arena(DomainId domain) const;
+  // Neighbouring extents as one range.
   std::vector<GrantedRange> granted(DomainId domain) const;
   // Told of every range that joins a domain, before the Grow that added it is done.
   using OnGranted = std::function<void(DomainId, GrantedRange)>;
@@ -40,6 +44,7 @@ class DramTier : public Tier {
   void Grow(DomainId domain, uint32_t slot_bytes, uint64_t growth_bytes, GrowDone done) override;
   SlotId Take(DomainId domain, uint32_t slot_bytes) override;
   void Give(DomainId domain, SlotId slot) override;
+  // `done` runs before Shrink returns only when there is nothing to take.
   uint64_t Shrink(DomainId domain, uint64_t keep_bytes, ShrinkDone done) override;
   uint64_t EmptyBytes(DomainId domain) const override;
   TierStats stats() const override;
@@ -49,20 +54,45 @@ class DramTier : public Tier {
   std::byte* DataOf(DomainId domain, SlotId slot) const;
   uint32_t GenerationOf(DomainId domain, SlotId slot) const;
 
-  // Bytes clients faulted into holes (allocated beyond what was granted): seen, punched, counted. Called from a tick.
+  // Looks for bytes that clients faulted into holes (allocated beyond what was granted) and punches them, a part of the
+  // addresses at a time; punches that failed are tried again. Returns the stray bytes not told before, so that the sum
+  // over all calls is what was seen. Called from a tick.
   uint64_t PunchStrayPages();
 
  private:
   struct Domain;
+  struct Growth;
+  // A range on its way back to the free ones. Those of one Shrink share `ended`, which runs when the last is let go.
+  struct Reclaim {
+    Domain* domain;
+    AddressRange range;
+    bool counted;  // its bytes were the domain's; false for holes searched for stray pages
+    std::shared_ptr<absl::AnyInvocable<void()>> ended;
+  };
+  Domain& Find(DomainId id) const;
+  void EndGrow(Growth* growth, absl::Status status);
+  void AddExtent(Domain* domain, const AddressRange& range, uint32_t slot_bytes);
+  void RemoveExtent(Domain* domain, DramExtent* extent);
+  void Queue(Reclaim reclaim);
+  void StartReclaims();
+  void EndReclaim(Reclaim* reclaim, const absl::Status& status);
+  uint64_t PunchStrayPages(Domain* domain);
+
   device::HostMemory* const memory_;
-  const uint64_t capacity_bytes_;
+  const uint64_t arena_bytes_;
   std::vector<std::unique_ptr<Domain>> domains_;  // by DomainId
+  std::deque<Reclaim> reclaims_;                  // not yet taken by the memory thread
+  std::vector<Reclaim> failed_reclaims_;          // out of circulation until a later try succeeds
+  uint64_t growing_bytes_ = 0;                    // being populated: neither granted nor free
   TierStats stats_;
   OnGranted on_granted_;
+  std::shared_ptr<DramTier*> self_;  // what callbacks hold weakly: they may come after the tier is gone
 };
 
-// Bytes of an extent for slots of `slot_bytes`: the smallest multiple of kExtentAlignBytes, at least `want_bytes` where that is
-// allowed, that wastes less than kExtentWastePercentMax. Pure.
+// Bytes of an extent for slots of `slot_bytes`: the smallest multiple of kExtentAlignBytes, at least `want_bytes` where
+// that is allowed, that wastes less than kExtentWastePercentMax (for the few sizes that nothing up to kExtentMaxBytes
+// fits so well: the one that wastes least). Pure. REQUIRES: `slot_bytes` is a multiple of kSlotAlignBytes, from that up
+// to kBlockBytesMax.
 uint64_t ExtentBytesFor(uint32_t slot_bytes, uint64_t want_bytes);
 
 }  // namespace kvartal::tier
