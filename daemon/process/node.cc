@@ -1,0 +1,229 @@
+#include "daemon/process/node.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "daemon/base/limits.h"
+#include "daemon/base/log.h"
+#include "daemon/control/readiness.h"
+#include "daemon/process/self_check.h"
+
+namespace kvartal::process {
+namespace {
+
+constexpr int64_t kNsPerMs = 1'000'000;
+constexpr int kExitForced = 1;
+
+const char* NotifySocket() { return std::getenv("NOTIFY_SOCKET"); }
+
+attach::AttachOptions AttachOptionsOf(const config::NodeConfig& config) {
+  attach::AttachOptions options;
+  options.shared_socket = config.attach_socket;
+  options.shared_socket_mode = config.attach_socket_mode;
+  options.attest_uid = config.attest_uid;
+  options.lease_ms = config.lease_ms;
+  for (const config::SocketDoor& door : config.doors) options.doors.push_back({door.name, door.path, door.mode});
+  return options;
+}
+
+bool Quiet(const engine::EngineStats& stats) {
+  uint64_t reclaiming = 0;
+  for (uint64_t bytes : stats.reclaiming_bytes) reclaiming += bytes;
+  return stats.waiting_reserves + stats.loads_under_way + stats.writes_under_way + reclaiming == 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Node>> Node::Start(config::NodeConfig config) {
+  std::unique_ptr<Node> node(new Node(std::move(config)));
+  KV_ASSIGN_OR_RETURN(node->policy_, NodePolicy::Load(node->config_, &node->clock_));
+  KV_RETURN_IF_ERROR(node->CheckDoorsFree());
+  KV_RETURN_IF_ERROR(node->MakeParts());
+  KV_RETURN_IF_ERROR(node->OpenDoors());
+  node->StartMetrics();
+  node->Tick();
+  return node;
+}
+
+Node::~Node() = default;
+
+absl::Status Node::CheckDoorsFree() const {
+  std::error_code error;
+  std::filesystem::create_directories(config_.run_dir, error);
+  if (error) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("run_dir ", config_.run_dir, ": ", error.message(), "; choose a folder this user may write"));
+  }
+  // Asked before the NVMe file is opened: "a daemon answers on this socket" says more than "somebody holds this file".
+  KV_RETURN_IF_ERROR(control::CheckSocketFree(config_.admin_socket));
+  if (!config_.attach_socket.empty()) KV_RETURN_IF_ERROR(control::CheckSocketFree(config_.attach_socket));
+  for (const config::SocketDoor& door : config_.doors) KV_RETURN_IF_ERROR(control::CheckSocketFree(door.path));
+  return absl::OkStatus();
+}
+
+absl::Status Node::MakeParts() {
+  KV_ASSIGN_OR_RETURN(loop_, EventLoop::Create(&clock_));
+  memory_ = device::NewMemfdMemory(loop_.get());
+  dram_ = std::make_unique<tier::DramTier>(memory_.get(), config_.dram_bytes);
+  if (!config_.nvme.empty()) {
+    KV_ASSIGN_OR_RETURN(nvme_, OpenNvmeStack(config_.nvme.front(), loop_.get(), &clock_));
+  }
+  engine::EngineDevices devices;
+  devices.clock = &clock_;
+  devices.dram = dram_.get();
+  devices.nvme = nvme_.tier.get();
+  devices.catalog = nvme_.catalog.get();
+  engine_ = std::make_unique<engine::CacheEngine>(engine::EngineOptions{config_.eviction}, devices, policy_->table());
+  if (nvme_.tier != nullptr) {
+    engine_->Recover([](const absl::Status& status) {
+      if (status.ok())
+        Log(LogLevel::kInfo, "node", "nvme has been read back");
+      else
+        Log(LogLevel::kError, "node", "nvme could not be read back in full: ", status.ToString());
+    });
+  }
+  attach_ = std::make_unique<attach::AttachServer>(AttachOptionsOf(config_), loop_.get(), &clock_, engine_.get());
+  parts_ = {&config_, &clock_, policy_.get(), memory_.get(), &nvme_, engine_.get(), attach_.get(), clock_.MonotonicNs(),
+            ""};
+  return absl::OkStatus();
+}
+
+absl::Status Node::OpenDoors() {
+  KV_RETURN_IF_ERROR(attach_->Start());
+  KV_ASSIGN_OR_RETURN(admin_, control::AdminServer::Start(config_.admin_socket, loop_.get(), this));
+  KV_ASSIGN_OR_RETURN(signals_, SignalWatch::Create(loop_.get(), [this](int signal) { OnSignal(signal); }));
+  return absl::OkStatus();
+}
+
+void Node::StartMetrics() {
+  if (config_.metrics_address.empty()) return;
+  auto exporter = telemetry::MetricsExporter::Start(config_.metrics_address);
+  if (!exporter.ok()) {
+    Log(LogLevel::kWarning, "node", exporter.status().message(), ". Serving without metrics");
+    return;
+  }
+  metrics_ = *std::move(exporter);
+  parts_.metrics_address = metrics_->address();
+  UpdateMetrics();
+}
+
+std::string Node::ReadyLine() const {
+  const auto& capacity = policy_->table()->capacity();
+  std::vector<std::string> words = {absl::StrCat("admin=", config_.admin_socket)};
+  if (!config_.attach_socket.empty()) words.push_back(absl::StrCat("attach=", config_.attach_socket));
+  for (const config::SocketDoor& door : config_.doors) words.push_back(absl::StrCat("door=", door.path));
+  if (metrics_ != nullptr) words.push_back(absl::StrCat("metrics=", metrics_->address()));
+  words.push_back(absl::StrCat("tenants=", policy_->table()->tenants().size()));
+  words.push_back(absl::StrCat("policy=", policy_->table()->version()));
+  words.push_back(absl::StrCat("dram_bytes=", capacity.bytes[TierIndex(TierKind::kDram)]));
+  words.push_back(absl::StrCat("nvme_bytes=", nvme_.tier == nullptr ? 0 : capacity.bytes[TierIndex(TierKind::kNvme)]));
+  if (!nvme_.note.empty()) words.push_back("nvme=offline");
+  return absl::StrCat("ready: ", absl::StrJoin(words, " "));
+}
+
+void Node::Run() {
+  if (absl::Status status = control::NotifySupervisor(NotifySocket(), "READY=1"); !status.ok()) {
+    Log(LogLevel::kWarning, "node", "cannot tell the supervisor: ", status.message());
+  }
+  loop_->Run();
+  signals_.reset();
+  metrics_.reset();
+  admin_.reset();
+  attach_->Stop();
+  if (Quiet(engine_->stats())) return;
+  // A disk that does not answer would hold its thread, and the end of this process with it, for ever. What is durable
+  // is so.
+  Log(LogLevel::kWarning, "node", "going down with work under way that did not end in ", kDrainDeadlineMs, " ms");
+  std::_Exit(EXIT_SUCCESS);
+}
+
+void Node::Tick() {
+  engine_->Tick();
+  attach_->Tick();
+  loop_->RunAfterMs(kTickMs, [this] { Tick(); });
+}
+
+void Node::UpdateMetrics() {
+  metrics_->Update(MetricsOf(parts_));
+  loop_->RunAfterMs(kMetricsPeriodMs, [this] { UpdateMetrics(); });
+}
+
+void Node::OnSignal(int signal) {
+  if (signal == SIGHUP) {
+    (void)ReloadPolicy();
+    return;
+  }
+  if (stopping_) {
+    Log(LogLevel::kWarning, "node", "a second signal: going down at once");
+    std::_Exit(kExitForced);
+  }
+  BeginShutdown();
+}
+
+void Node::BeginShutdown() {
+  Log(LogLevel::kInfo, "node", "draining");
+  stopping_ = true;
+  stop_by_ns_ = clock_.MonotonicNs() + kDrainDeadlineMs * kNsPerMs;
+  (void)control::NotifySupervisor(NotifySocket(), "STOPPING=1");
+  attach_->Drain();
+  engine_->Drain([this] {
+    Log(LogLevel::kInfo, "node", "drained");
+    attach_->Stop();
+    FinishWhenQuiet();
+  });
+  loop_->RunAfterMs(kDrainDeadlineMs, [this] { loop_->Stop(); });
+}
+
+// Ending the sessions gives memory back; callbacks of that must not outlive the engine they lead to.
+void Node::FinishWhenQuiet() {
+  if (Quiet(engine_->stats()) || clock_.MonotonicNs() >= stop_by_ns_) {
+    loop_->Stop();
+    return;
+  }
+  loop_->RunAfterMs(kQuietPollMs, [this] { FinishWhenQuiet(); });
+}
+
+control::NodeView Node::View() { return ViewOf(parts_); }
+
+void Node::Drop(const std::string& tenant, Done<uint64_t> done) {
+  const TenantId id = engine_->FindTenant(tenant);
+  if (!id.valid()) {
+    std::vector<std::string> names;
+    for (const policy::TenantRules& rules : policy_->table()->tenants()) names.push_back(rules.name);
+    done(absl::NotFoundError(absl::StrCat("no tenant ", tenant, "; there are: ", absl::StrJoin(names, ", "))));
+    return;
+  }
+  engine_->DropTenant(id, [done = std::move(done)](uint64_t bytes) mutable { done(bytes); });
+}
+
+void Node::Drain(Done<bool> done) {
+  Log(LogLevel::kInfo, "node", "draining on request: no new stores until a restart");
+  engine_->Drain([done = std::move(done)]() mutable { done(true); });
+}
+
+absl::StatusOr<control::PolicyReload> Node::ReloadPolicy() {
+  KV_RETURN_IF_ERROR(policy_->Reload());
+  engine_->ApplyPolicy(policy_->table());
+  attach_->OnPolicyChanged();
+  return control::PolicyReload{policy_->table()->version(), policy_->warnings()};
+}
+
+void Node::CheckInvariants(Done<uint64_t> done) {
+  const uint64_t entries = engine_->stats().entries;
+  RunSelfCheck(
+      loop_.get(), [this] { engine_->CheckInvariants(); },
+      [entries, done = std::move(done)](const absl::Status& status) mutable {
+        if (status.ok())
+          done(entries);
+        else
+          done(status);
+      });
+}
+
+}  // namespace kvartal::process

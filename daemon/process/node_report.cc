@@ -1,0 +1,109 @@
+#include "daemon/process/node_report.h"
+
+#include <array>
+#include <fstream>
+#include <utility>
+
+#include "daemon/base/check.h"
+#include "daemon/base/units.h"
+
+namespace kvartal::process {
+namespace {
+
+constexpr int64_t kNsPerMs = 1'000'000;
+
+uint64_t UptimeMs(const NodeParts& parts) {
+  return static_cast<uint64_t>((parts.clock->MonotonicNs() - parts.started_ns) / kNsPerMs);
+}
+
+std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const engine::EngineStats& stats) {
+  std::array<control::TierView, kTierCount> tiers;
+  control::TierView& dram = tiers[TierIndex(TierKind::kDram)];
+  dram.configured = parts.config->dram_bytes > 0;
+  if (!parts.memory->HugePages()) {
+    dram.note =
+        "no huge pages for shared memory, populating costs about ten times more: as root, "
+        "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled";
+  }
+  control::TierView& nvme = tiers[TierIndex(TierKind::kNvme)];
+  nvme.configured = !parts.config->nvme.empty();
+  nvme.healthy = nvme.configured && stats.nvme_present && stats.nvme_healthy;
+  nvme.note = parts.nvme->note;
+  if (nvme.configured && stats.nvme_present && !stats.nvme_healthy) {
+    nvme.note =
+        "the device reports errors: reads miss, writes are refused; look at the log and at the disk, then restart";
+  } else if (parts.nvme->file != nullptr && !parts.nvme->file->direct_io()) {
+    nvme.note = "the file system takes no O_DIRECT: the page cache holds every block a second time";
+  }
+  return tiers;
+}
+
+}  // namespace
+
+uint64_t OwnResidentBytes() {
+  std::ifstream status("/proc/self/status");
+  uint64_t total_kib = 0, kib = 0;
+  for (std::string word; status >> word;) {
+    if ((word == "RssAnon:" || word == "RssFile:") && status >> kib) total_kib += kib;
+  }
+  return total_kib * kKiB;
+}
+
+control::NodeView ViewOf(const NodeParts& parts) {
+  control::NodeView view;
+  view.version = KVARTAL_VERSION;
+  view.uptime_ms = UptimeMs(parts);
+  view.rss_bytes = OwnResidentBytes();
+  view.policy_age_ms = parts.policy->age_ms();
+  view.policy_error = parts.policy->last_error();
+  view.engine = parts.engine->stats();
+  view.tiers = TiersOf(parts, view.engine);
+  attach::AttachStats attach = parts.attach->stats();
+  for (attach::SessionInfo& session : attach.session_list) {
+    control::SessionView& out = view.sessions.emplace_back();
+    out.id = session.id;
+    out.tenant = std::move(session.tenant);
+    out.attestor = std::move(session.attestor);
+    out.pid = session.pid;
+    out.uid = session.uid;
+    out.client = std::move(session.client);
+    out.group = std::move(session.group);
+    out.age_ms = session.age_ms;
+    out.leases = session.leases;
+    out.leased_blocks = session.leased_blocks;
+    out.filling_blocks = session.filling_blocks;
+  }
+  for (size_t i = 1; i < attach::kDenialReasonCount; ++i) {
+    if (attach.denials[i] == 0) continue;
+    view.attach_denials[attach::DenialReasonName(static_cast<attach::DenialReason>(i))] = attach.denials[i];
+  }
+  view.reclaims = attach.reclaims;
+  view.recent_reclaim_us = std::move(attach.recent_reclaim_us);
+  view.huge_pages = parts.memory->HugePages();
+  view.direct_io = parts.nvme->file != nullptr && parts.nvme->file->direct_io();
+  view.attach_socket = parts.config->attach_socket;
+  view.metrics_address = parts.metrics_address;
+  return view;
+}
+
+telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {
+  telemetry::NodeMetrics metrics;
+  metrics.engine = parts.engine->stats();
+  metrics.attach = parts.attach->stats();
+  const std::array<control::TierView, kTierCount> tiers = TiersOf(parts, metrics.engine);
+  for (size_t i = 0; i < kTierCount; ++i) {
+    metrics.tier_configured[i] = tiers[i].configured;
+    metrics.tier_healthy[i] = tiers[i].healthy;
+  }
+  metrics.policy_age_ms = parts.policy->age_ms();
+  metrics.policy_reload_failures = parts.policy->reload_failures();
+  metrics.uptime_ms = UptimeMs(parts);
+  metrics.rss_bytes = OwnResidentBytes();
+  metrics.bugs = BugCount();
+  metrics.huge_pages = parts.memory->HugePages();
+  metrics.direct_io = parts.nvme->file != nullptr && parts.nvme->file->direct_io();
+  metrics.version = KVARTAL_VERSION;
+  return metrics;
+}
+
+}  // namespace kvartal::process

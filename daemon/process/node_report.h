@@ -1,0 +1,38 @@
+// The numbers of a node, gathered from its parts into the plain structs that admin service and exporter show.
+// Confined to the engine loop.
+#pragma once
+
+#include <string>
+
+#include "daemon/attach/attach_server.h"
+#include "daemon/base/clock.h"
+#include "daemon/config/node_config.h"
+#include "daemon/control/admin_backend.h"
+#include "daemon/device/host_memory.h"
+#include "daemon/engine/cache_engine.h"
+#include "daemon/process/node_policy.h"
+#include "daemon/process/nvme_stack.h"
+#include "daemon/telemetry/node_metrics.h"
+
+namespace kvartal::process {
+
+// What the numbers come from. Not owned.
+struct NodeParts {
+  const config::NodeConfig* config = nullptr;
+  const Clock* clock = nullptr;
+  const NodePolicy* policy = nullptr;
+  const device::HostMemory* memory = nullptr;
+  const NvmeStack* nvme = nullptr;
+  const engine::CacheEngine* engine = nullptr;
+  const attach::AttachServer* attach = nullptr;
+  int64_t started_ns = 0;
+  std::string metrics_address;  // "" while the exporter is off
+};
+
+control::NodeView ViewOf(const NodeParts& parts);
+telemetry::NodeMetrics MetricsOf(const NodeParts& parts);
+
+// Resident memory of this process without shared memory, so without the arenas. 0 when the kernel does not tell.
+uint64_t OwnResidentBytes();
+
+}  // namespace kvartal::process

@@ -1,0 +1,47 @@
+#include "daemon/process/nvme_stack.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/log.h"
+
+namespace kvartal::process {
+namespace {
+
+NvmeStack Offline(const absl::Status& why) {
+  NvmeStack stack;
+  stack.note =
+      absl::StrCat("offline since the start of the daemon: ", why.message(), "; restart kvartald when that is done");
+  Log(LogLevel::kError, "node", "nvme ", stack.note, ". Serving without it");
+  return stack;
+}
+
+}  // namespace
+
+absl::StatusOr<NvmeStack> OpenNvmeStack(const config::NvmeConfig& config, Executor* executor, const Clock* clock) {
+  NvmeStack stack;
+  device::BlockFileOptions file_options;
+  file_options.path = config.path;
+  file_options.size_bytes = config.size_bytes;
+  file_options.threads = config.io_threads;
+  absl::StatusOr<std::unique_ptr<device::BlockFile>> file = device::OpenPoolBlockFile(file_options, executor);
+  if (absl::IsFailedPrecondition(file.status())) return file.status();
+  if (!file.ok()) return Offline(file.status());
+  stack.file = *std::move(file);
+
+  absl::StatusOr<std::unique_ptr<tier::NvmeTier>> opened = tier::NvmeTier::Open(stack.file.get(), clock);
+  if (!opened.ok()) {
+    return Offline(absl::Status(opened.status().code(), absl::StrCat(config.path, ": ", opened.status().message())));
+  }
+  stack.tier = *std::move(opened);
+
+  tier::CatalogOptions catalog_options;
+  catalog_options.path = absl::StrCat(config.path, ".catalog");
+  catalog_options.device_id = stack.tier->device_id();
+  absl::StatusOr<std::unique_ptr<tier::NvmeCatalog>> catalog = tier::OpenRocksCatalog(catalog_options, executor);
+  if (!catalog.ok()) return Offline(catalog.status());
+  stack.catalog = *std::move(catalog);
+  return stack;
+}
+
+}  // namespace kvartal::process

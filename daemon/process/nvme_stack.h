@@ -1,0 +1,30 @@
+// The NVMe tier of a node with what it stands on: data file, tier, catalog. All there, or none and a note that says
+// why. Confined to the engine loop.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "daemon/base/clock.h"
+#include "daemon/base/event_loop.h"
+#include "daemon/base/status.h"
+#include "daemon/config/node_config.h"
+#include "daemon/device/block_file.h"
+#include "daemon/tier/nvme_catalog.h"
+#include "daemon/tier/nvme_tier.h"
+
+namespace kvartal::process {
+
+// Members are destroyed last to first: the catalog before the tier before the file.
+struct NvmeStack {
+  std::unique_ptr<device::BlockFile> file;
+  std::unique_ptr<tier::NvmeTier> tier;
+  std::unique_ptr<tier::NvmeCatalog> catalog;
+  std::string note;  // why the tier is offline and what to do; empty when it serves
+};
+
+// A full disk, a foreign file, another format version: a stack with a note, and the node serves without the tier.
+// FailedPrecondition: another process holds the file; going on would make two daemons out of one by accident.
+absl::StatusOr<NvmeStack> OpenNvmeStack(const config::NvmeConfig& config, Executor* executor, const Clock* clock);
+
+}  // namespace kvartal::process
