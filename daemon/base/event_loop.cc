@@ -79,7 +79,7 @@ void EventLoop::CancelTimer(TimerId id) {
 void EventLoop::Post(Callback callback) {
   bool wake;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     KV_CHECK(posted_.size() < kLoopPostMax);
     wake = posted_.empty();
     posted_.push_back(std::move(callback));
@@ -92,7 +92,7 @@ void EventLoop::Post(Callback callback) {
 
 void EventLoop::Stop() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopped_ = true;
   }
   const uint64_t one = 1;
@@ -102,7 +102,7 @@ void EventLoop::Stop() {
 void EventLoop::Run() {
   while (true) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (stopped_) return;
     }
     RunOnce(-1);
@@ -141,7 +141,7 @@ void EventLoop::RunOnce(int timeout_ms) {
 void EventLoop::RunPosted() {
   std::vector<Callback> ready;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ready.swap(posted_);
   }
   for (Callback& callback : ready) callback();

@@ -7,12 +7,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "daemon/base/clock.h"
+#include "daemon/base/mutex.h"
 #include "daemon/base/status.h"
 #include "daemon/base/unique_fd.h"
 
@@ -69,9 +69,9 @@ class EventLoop : public Executor {
   TimerId next_timer_ = 1;
   uint64_t next_serial_ = 1;
 
-  std::mutex mutex_;
-  std::vector<Callback> posted_;  // Guarded by mutex_
-  bool stopped_ = false;          // Guarded by mutex_
+  Mutex mutex_;
+  std::vector<Callback> posted_ ABSL_GUARDED_BY(mutex_);
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace kvartal

@@ -3,16 +3,15 @@
 // joins.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "daemon/base/mutex.h"
 
 namespace kvartal {
 
@@ -36,11 +35,11 @@ class WorkerPool {
 
   const std::string name_;
   const size_t queue_max_;
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<Work> queue_;  // Guarded by mutex_
-  size_t running_ = 0;      // Guarded by mutex_
-  bool stopping_ = false;   // Guarded by mutex_
+  mutable Mutex mutex_;
+  Condition wake_;
+  std::deque<Work> queue_ ABSL_GUARDED_BY(mutex_);
+  size_t running_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
 

@@ -52,7 +52,7 @@ PLANTED = {
     ],
     'namespace_is_folder': [('daemon/tier/a.cc', 'namespace kvartal {\n}\n', 'namespace kvartal::tier {\n}\n'),
                             ('daemon/block/a.cc', 'namespace kvartal::block {\n}\n', 'namespace kvartal {\n}\n')],
-    'no_throw': [('daemon/tier/a.cc', 'throw 1;\n', '// throw\nint thrown;\n')],
+    'no_throw': [('daemon/tier/a.cc', 'throw 1;\n', '// throw x\nint thrown;\nthrow;\n')],
     'no_sleep': [('tests/unit/a_test.cc', 'std::this_thread::sleep_for(x);\n', 'loop.RunOnce(-1);\n')],
     'metric_name': [('daemon/tier/a.cc', 'Count("kvartal_hits_total");\n', '// "kvartal_hits_total"\nCount(kHits);\n')],
 }
@@ -106,7 +106,8 @@ class CppTextTest(unittest.TestCase):
 
     def test_functions_are_found_with_their_lines(self):
         text = ('#define M(x) do { x; \\\n } while (0)\nnamespace a {\nstruct S { int x{1}; };\nint F(int y) {\n'
-                '  auto z = [&] {\n    return y; };\n  if (y) { return z(); }\n  return 0;\n}\nC::C() : a_{1}, b_(2) {\n}\n'
+                '  auto z = [&] {\n    return y; };\n  if (y) { return z(); }\n  return 0;\n}\n'
+                'C::C() : a_{1}, b_(2) {\n}\n'
                 'std::array<int, 2> k = {1, 2};\nvoid G() {}\n}\n')
         self.assertEqual(cpp_text.functions(text), [(5, 10, 'F'), (11, 12, 'C::C'), (14, 14, 'G')])
 
