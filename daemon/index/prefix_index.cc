@@ -151,6 +151,18 @@ void PrefixIndex::Erase(EntryId id) {
   --live_;
 }
 
+void PrefixIndex::SetParent(EntryId id, EntryId parent) {
+  Entry& child = at(id);
+  KV_CHECK(!child.parent.valid());
+  KV_CHECK(parent != id);
+  Entry& above = at(parent);
+  child.parent = parent;
+  ++above.children;
+  for (TierKind tier : kAllTiers) {
+    if (child.resident(tier)) ++above.copy(tier).children;
+  }
+}
+
 void PrefixIndex::SetCopy(EntryId id, TierKind tier, SlotId slot) {
   KV_CHECK(slot.valid());
   Entry& entry = at(id);
@@ -181,7 +193,7 @@ const Entry& PrefixIndex::at(EntryId id) const {
 
 bool PrefixIndex::IsLive(EntryId id) const { return id.value() < table_->end && table_->Get(id.value())->ns.valid(); }
 
-EntryId::Value PrefixIndex::end_number() const { return table_->end; }
+uint32_t PrefixIndex::id_limit() const { return table_->end; }
 
 size_t PrefixIndex::MemoryBytes() const {
   return table_->chunks.size() * kChunkBytes + table_->keys.MemoryBytes() + sizeof(Table);

@@ -83,8 +83,6 @@ class PrefixIndex {
   uint32_t id_limit() const;
 
   size_t size() const { return live_; }
-  // Every live id is below it: to walk all entries, ask IsLive for each number.
-  EntryId::Value end_number() const;
   // Bytes held by entries and table, capacity included.
   size_t MemoryBytes() const;
 

@@ -118,6 +118,30 @@ TEST(PrefixIndex, CountsResidentChildrenPerTier) {
   EXPECT_EQ(index.at(root).copy(TierKind::kNvme).children, 1u);
 }
 
+TEST(PrefixIndex, AParentFoundLaterCountsTheCopiesThatAreThere) {
+  PrefixIndex index;
+  const EntryId child = index.Insert(kNs, KeyOf(1), EntryId::None(), 1);
+  index.SetCopy(child, TierKind::kNvme, SlotId(1));
+  const EntryId parent = index.Insert(kNs, KeyOf(0), EntryId::None(), 0);
+  index.SetParent(child, parent);
+  EXPECT_EQ(index.at(child).parent, parent);
+  EXPECT_EQ(index.at(parent).children, 1u);
+  EXPECT_EQ(index.at(parent).copy(TierKind::kNvme).children, 1u);
+  EXPECT_EQ(index.at(parent).copy(TierKind::kDram).children, 0u);
+  index.ClearCopy(child, TierKind::kNvme);
+  EXPECT_EQ(index.at(parent).copy(TierKind::kNvme).children, 0u);
+  index.Erase(child);
+  EXPECT_EQ(index.at(parent).children, 0u);
+}
+
+TEST(PrefixIndexDeathTest, AParentIsSetOnce) {
+  PrefixIndex index;
+  const EntryId parent = index.Insert(kNs, KeyOf(0), EntryId::None(), 0);
+  const EntryId child = index.Insert(kNs, KeyOf(1), parent, 1);
+  EXPECT_DEATH(index.SetParent(child, parent), "parent");
+  EXPECT_DEATH(index.SetParent(parent, parent), "parent != id");
+}
+
 TEST(PrefixIndex, ReusesAnErasedIdAndStartsItClean) {
   PrefixIndex index;
   const EntryId first = index.Insert(kNs, KeyOf(1), EntryId::None(), 5);
@@ -139,7 +163,7 @@ TEST(PrefixIndex, NoneAndUnknownIdsAreNotLive) {
   const EntryId id = index.Insert(kNs, KeyOf(1), EntryId::None(), 0);
   EXPECT_TRUE(index.IsLive(id));
   EXPECT_FALSE(index.IsLive(EntryId(id.value() + 1)));
-  EXPECT_EQ(index.end_number(), id.value() + 1);
+  EXPECT_EQ(index.id_limit(), id.value() + 1);
 }
 
 TEST(PrefixIndexDeathTest, EraseRefusesWhatIsInUse) {
