@@ -1,0 +1,225 @@
+// Who goes first, what is never taken, and that the LRU column of a trace is met exactly.
+#include <map>
+#include <random>
+#include <set>
+
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace kvartal::engine {
+namespace {
+
+using policy::Refusal;
+
+class EvictionTest : public EngineTest {};
+
+TEST_F(EvictionTest, LeavesGoFirstSoAChainLosesItsTail) {
+  Start({Rules("a/p", 4 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p");
+  ASSERT_EQ(Store("a/p", ns, Chain(1, 16)), 16u);
+  ASSERT_EQ(Store("a/p", ns, Chain(100, 3)), 3u);
+  EXPECT_EQ(Matched(ns, Chain(1, 16)), 13u);
+  EXPECT_EQ(Matched(ns, Chain(100, 3)), 3u);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).evictions, 3u);
+  engine_->CheckInvariants();
+}
+
+TEST_F(EvictionTest, LeasedBlocksAreNeverTaken) {
+  Start({Rules("a/p", 4 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p");
+  Store("a/p", ns, Chain(1, 16));
+  std::vector<BlockPlace> places;
+  engine_->Lookup(ns, Chain(1, 16), 0, 0, &places);
+  ASSERT_EQ(places.size(), 16u);
+  EXPECT_EQ(Reserve(kGroup, ns, Chain(100, 1))[0].reason, Refusal::kTenantLimit);
+  for (size_t i = 0; i < places.size(); ++i) {
+    EXPECT_EQ(*Data("a/p", places[i].arena_offset), std::byte{KeyOf(1 + i).bytes[0]});
+  }
+  std::vector<EntryId> entries;
+  for (const BlockPlace& place : places) entries.push_back(place.entry);
+  engine_->Release(entries);
+  EXPECT_EQ(Store("a/p", ns, Chain(100, 1)), 1u);
+}
+
+TEST_F(EvictionTest, AGenerationTellsAReaderThatItsSlotWasTakenAway) {
+  Start({Rules("a/p", 4 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p");
+  Store("a/p", ns, Chain(1, 16));
+  std::vector<BlockPlace> places;
+  engine_->Lookup(ns, Chain(1, 16), 0, 0, &places);
+  std::vector<EntryId> entries;
+  for (const BlockPlace& place : places) entries.push_back(place.entry);
+  engine_->Release(entries);
+  Store("a/p", ns, Chain(100, 16));
+  const device::Arena& arena = *dram_->arena(engine_->DomainOf(engine_->FindTenant("a/p")));
+  for (const BlockPlace& place : places) {
+    EXPECT_NE(arena.generations()[place.arena_offset / kSlotAlignBytes].load(), place.generation);
+  }
+}
+
+TEST_F(EvictionTest, ARequestNeverEvictsWhatItTouchedItself) {
+  Start({Rules("a/p", 4 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p");
+  Store("a/p", ns, Chain(1, 8));
+  std::vector<BlockPlace> places;
+  const LookupResult hit = engine_->Lookup(ns, Chain(1, 40), 0, 0, &places);
+  ASSERT_EQ(hit.matched, 8u);
+  std::vector<EntryId> entries;
+  for (const BlockPlace& place : places) entries.push_back(place.entry);
+  engine_->Release(entries);
+  const BlockKey parent = KeyOf(8);
+  const auto blocks = Reserve(kGroup, ns, Chain(9, 32), hit.request, &parent, 8);
+  EXPECT_EQ(std::count_if(blocks.begin(), blocks.end(), [](auto& b) { return b.outcome == ReserveOutcome::kGranted; }),
+            8);
+  EXPECT_EQ(Matched(ns, Chain(1, 8)), 8u);
+}
+
+TEST_F(EvictionTest, TheEntryCapCountsBlocks) {
+  auto rules = Rules("a/p", 64 * kMiB);
+  rules.max_entries = 5;
+  Start({rules}, 0);
+  const NamespaceId ns = Open("a/p");
+  EXPECT_EQ(Store("a/p", ns, Chain(1, 9)), 5u) << "the rest of one request does not push out its own front";
+  EXPECT_EQ(Store("a/p", ns, Chain(100, 2)), 2u);
+  EXPECT_EQ(StatsOf("a/p").entries, 5u);
+  EXPECT_EQ(Matched(ns, Chain(1, 9)), 3u);
+  engine_->CheckInvariants();
+}
+
+TEST_F(EvictionTest, PinsHoldAndEnd) {
+  auto rules = Rules("a/p", 4 * kMiB);
+  rules.tier(TierKind::kDram).guarantee_bytes = 1 * kMiB;
+  Start({rules}, 0);
+  const NamespaceId ns = Open("a/p");
+  Store("a/p", ns, Chain(1, 5));
+  std::vector<BlockPlace> places;
+  engine_->Lookup(ns, Chain(1, 5), 0, 0, &places);
+  std::vector<EntryId> entries;
+  for (const BlockPlace& place : places) entries.push_back(place.entry);
+  EXPECT_EQ(engine_->Pin(entries, clock_.WallMs() + 5000), Refusal::kTenantLimit)
+      << "five blocks do not fit the guarantee";
+  entries.pop_back();
+  EXPECT_EQ(engine_->Pin(entries, clock_.WallMs() + 5000), Refusal::kNone);
+  entries.push_back(places.back().entry);
+  engine_->Release(entries);
+  Store("a/p", ns, Chain(100, 16));
+  EXPECT_EQ(Matched(ns, Chain(1, 5)), 4u);
+  AdvanceMs(6000);
+  Store("a/p", ns, Chain(200, 16));
+  EXPECT_EQ(Matched(ns, Chain(1, 5)), 0u);
+  engine_->CheckInvariants();
+}
+
+TEST_F(EvictionTest, ALoweredLimitDrainsWithoutBreakingALease) {
+  Start({Rules("a/p", 16 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p");
+  Store("a/p", ns, Chain(1, 64));
+  std::vector<BlockPlace> places;
+  engine_->Lookup(ns, Chain(1, 64), 0, 0, &places);
+  rules_[0].tier(TierKind::kDram).limit_bytes = 4 * kMiB;
+  engine_->ApplyPolicy(Table());
+  AdvanceMs(500);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).blocks, 64u);
+  EXPECT_EQ(Reserve(kGroup, ns, Chain(100, 1))[0].reason, Refusal::kTenantLimit);
+  std::vector<EntryId> entries;
+  for (const BlockPlace& place : places) entries.push_back(place.entry);
+  engine_->Release(entries);
+  AdvanceMs(500);
+  EXPECT_LE(TierStatsOf("a/p", TierKind::kDram).charged_bytes, 4 * kMiB);
+  engine_->CheckInvariants();
+}
+
+TEST_F(EvictionTest, AnEmptyExtentGoesBackToTheNode) {
+  Start({Rules("a/p", 64 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p");
+  const auto blocks = Reserve(kGroup, ns, Chain(1, 200));
+  for (const ReservedBlock& block : blocks) engine_->Abort(kGroup, block.reservation);
+  EXPECT_GT(TierStatsOf("a/p", TierKind::kDram).granted_empty_bytes, 0u);
+  AdvanceMs(2000);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).charged_bytes, 0u);
+  EXPECT_EQ(engine_->stats().reclaiming_bytes[TierIndex(TierKind::kDram)], 0u);
+}
+
+TEST_F(EvictionTest, BlocksOfAnotherSizeMakeRoomByWholeExtents) {
+  Start({Rules("a/p", 8 * kMiB)}, 0);
+  const NamespaceId small = Open("a/p", 1);
+  const NamespaceId large = Open("a/p", 2, 1, 2 * kMiB);
+  ASSERT_EQ(Store("a/p", small, Chain(1, 32)), 32u);
+  const auto blocks = Reserve(kGroup, large, Chain(500, 2));
+  EXPECT_EQ(blocks[0].outcome, ReserveOutcome::kGranted);
+  EXPECT_LE(TierStatsOf("a/p", TierKind::kDram).peak_bytes, 8 * kMiB);
+  engine_->CheckInvariants();
+}
+
+// The rule of LRU, tail first, written down naively: blocks ordered by the last request that touched them and, within
+// it, the deepest first; a request touches its first `capacity` blocks and never evicts them.
+class NaiveLru {
+ public:
+  explicit NaiveLru(size_t capacity) : capacity_(capacity) {}
+  size_t Request(const std::vector<uint64_t>& chain) {
+    ++request_;
+    size_t hit = 0;
+    while (hit < chain.size() && blocks_.contains(chain[hit])) ++hit;
+    const size_t touched = std::min(chain.size(), capacity_);
+    for (size_t i = 0; i < touched; ++i) blocks_[chain[i]] = {request_, i};
+    while (blocks_.size() > capacity_) {
+      auto victim = blocks_.end();
+      for (auto it = blocks_.begin(); it != blocks_.end(); ++it) {
+        if (it->second.first == request_) continue;
+        if (victim == blocks_.end() || it->second.first < victim->second.first ||
+            (it->second.first == victim->second.first && it->second.second > victim->second.second)) {
+          victim = it;
+        }
+      }
+      blocks_.erase(victim);
+    }
+    return hit;
+  }
+
+ private:
+  const size_t capacity_;
+  uint64_t request_ = 0;
+  std::map<uint64_t, std::pair<uint64_t, size_t>> blocks_;
+};
+
+TEST_F(EvictionTest, HitsOfARandomTreeEqualTheNaiveLru) {
+  constexpr size_t kCapacity = 40;
+  auto rules = Rules("a/p", 64 * kMiB);
+  rules.max_entries = kCapacity;
+  Start({rules}, 0);
+  const NamespaceId ns = Open("a/p");
+  NaiveLru naive(kCapacity);
+  std::mt19937_64 random(20261129);
+  std::map<std::pair<uint64_t, uint64_t>, uint64_t> children;  // (block, branch) -> block
+  uint64_t next_block = 1;
+  for (int request = 0; request < 1500; ++request) {
+    std::vector<uint64_t> chain;
+    uint64_t block = 0;
+    const size_t length = 1 + random() % (request % 50 == 0 ? 60 : 12);
+    for (size_t i = 0; i < length; ++i) {
+      uint64_t& child = children[{block, random() % 3}];
+      if (child == 0) child = next_block++;
+      chain.push_back(block = child);
+    }
+    std::vector<BlockKey> keys;
+    for (const uint64_t id : chain) keys.push_back(KeyOf(id));
+    std::vector<BlockPlace> places;
+    const LookupResult found = engine_->Lookup(ns, keys, 0, 0, &places);
+    ASSERT_EQ(found.matched, naive.Request(chain)) << "request " << request;
+    std::vector<EntryId> entries;
+    for (const BlockPlace& place : places) entries.push_back(place.entry);
+    const size_t stored_up_to = std::min(keys.size(), kCapacity);
+    if (found.matched < stored_up_to) {
+      const std::vector<BlockKey> rest(keys.begin() + found.matched, keys.begin() + stored_up_to);
+      const auto blocks = Reserve(kGroup, ns, rest, found.request,
+                                  found.matched > 0 ? &keys[found.matched - 1] : nullptr, found.matched);
+      for (const ReservedBlock& reserved : blocks) {
+        ASSERT_EQ(engine_->Commit(kGroup, reserved.reservation, 0), CommitOutcome::kVisible);
+      }
+    }
+    engine_->Release(entries);
+  }
+  engine_->CheckInvariants();
+}
+
+}  // namespace
+}  // namespace kvartal::engine

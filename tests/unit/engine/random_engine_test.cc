@@ -1,0 +1,186 @@
+// The real engine under random verbs, disk faults, restarts and policy changes, from a seed. After every step: books
+// that balance, limits that hold, and no byte that is not its key's.
+#include <map>
+#include <random>
+
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace kvartal::engine {
+namespace {
+
+class RandomEngineTest : public EngineTest, public ::testing::WithParamInterface<uint64_t> {
+ protected:
+  struct Held {
+    NamespaceId ns;
+    std::string tenant;
+    std::vector<BlockKey> keys;
+    std::vector<EntryId> entries;
+  };
+  struct Unfinished {
+    std::string tenant;
+    GroupId group;
+    BlockKey key;
+    ReservedBlock block;
+  };
+
+  uint64_t Random(uint64_t below) { return random_() % below; }
+  const std::string& AnyTenant() { return rules_[Random(rules_.size())].name; }
+  std::vector<BlockKey> AnyChain() { return Chain(1 + 1000 * Random(12), 1 + Random(24)); }
+
+  void CheckBytes(const std::string& tenant, const BlockKey& key, uint64_t offset) {
+    const std::byte* data = Data(tenant, offset);
+    ASSERT_EQ(data[0], std::byte{key.bytes[0]});
+    ASSERT_EQ(data[kTestBlockBytes - 1], std::byte{key.bytes[0]});
+  }
+
+  void DoReserve() {
+    const std::string tenant = AnyTenant();
+    const auto keys = AnyChain();
+    const GroupId group(1 + Random(3));
+    engine_->Reserve({.group = group, .ns = Open(tenant), .keys = keys},
+                     [this, tenant, keys, group](std::vector<ReservedBlock> blocks) {
+                       ASSERT_EQ(blocks.size(), keys.size());
+                       for (size_t i = 0; i < keys.size(); ++i) {
+                         if (blocks[i].outcome != ReserveOutcome::kGranted) continue;
+                         std::memset(Data(tenant, blocks[i].arena_offset), keys[i].bytes[0], kTestBlockBytes);
+                         unfinished_.push_back({tenant, group, keys[i], blocks[i]});
+                       }
+                     });
+  }
+
+  void DoFinish() {
+    for (int i = 0; i < 8 && !unfinished_.empty(); ++i) {
+      const size_t at = Random(unfinished_.size());
+      const Unfinished item = unfinished_[at];
+      unfinished_.erase(unfinished_.begin() + at);
+      if (Random(8) == 0) {
+        EXPECT_TRUE(engine_->Abort(item.group, item.block.reservation));
+      } else {
+        EXPECT_EQ(engine_->Commit(item.group, item.block.reservation, 0), CommitOutcome::kVisible);
+      }
+    }
+  }
+
+  void DoLookup() {
+    Held held{Open(AnyTenant()), "", AnyChain(), {}};
+    held.tenant = tenant_of_ns_.at(held.ns.value());
+    std::vector<BlockPlace> places;
+    engine_->Lookup(held.ns, held.keys, 0, 0, &places);
+    for (size_t i = 0; i < places.size(); ++i) {
+      held.entries.push_back(places[i].entry);
+      if (places[i].tier == TierKind::kDram) CheckBytes(held.tenant, held.keys[i], places[i].arena_offset);
+    }
+    if (held.entries.empty()) return;
+    if (Random(2) == 0) {
+      engine_->Load(held.ns, held.entries, [this, held](CacheEngine::LoadResult result) {
+        for (size_t i = 0; i < result.places.size(); ++i)
+          CheckBytes(held.tenant, held.keys[i], result.places[i].arena_offset);
+      });
+    }
+    held_.push_back(std::move(held));
+  }
+
+  void DoRelease() {
+    if (held_.empty()) return;
+    const size_t at = Random(held_.size());
+    engine_->Release(held_[at].entries);
+    held_.erase(held_.begin() + at);
+  }
+
+  void DoGroupDeath() {
+    const GroupId group(1 + Random(3));
+    engine_->AbortGroup(group);
+    std::erase_if(unfinished_, [&](const Unfinished& item) { return item.group == group; });
+  }
+
+  void DoPolicy() {
+    auto& rules = rules_[Random(rules_.size())];
+    rules.tier(TierKind::kDram).limit_bytes = Random(5) * 4 * kMiB;
+    rules.tier(TierKind::kNvme).limit_bytes = Random(5) * 8 * kMiB;
+    rules.ttl_ms[TierIndex(TierKind::kDram)] = Random(2) * 1500;
+    engine_->ApplyPolicy(Table());
+  }
+
+  void DoRestart() {
+    held_.clear();
+    unfinished_.clear();
+    Restart();
+    RememberNamespaces();
+  }
+
+  void RememberNamespaces() {
+    tenant_of_ns_.clear();
+    for (const auto& rules : rules_) tenant_of_ns_[Open(rules.name).value()] = rules.name;
+  }
+
+  void Step(int step) {
+    switch (Random(20)) {
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+      case 4:
+        return DoReserve();
+      case 5:
+      case 6:
+      case 7:
+        return DoFinish();
+      case 8:
+      case 9:
+      case 10:
+      case 11:
+        return DoLookup();
+      case 12:
+      case 13:
+        return DoRelease();
+      case 14:
+        return DoGroupDeath();
+      case 15:
+        return DoPolicy();
+      case 16:
+        return AdvanceMs(kTickMs * (1 + Random(6)));
+      case 17:
+        return Random(2) == 0 ? memory_->Hold() : memory_->Release();
+      case 18:
+        return Random(2) == 0 ? file_->Hold() : file_->Release();
+      default:
+        return step % 40 == 0 ? DoRestart() : Pump();
+    }
+  }
+
+  std::mt19937_64 random_{GetParam()};
+  std::vector<Held> held_;
+  std::vector<Unfinished> unfinished_;
+  std::map<uint32_t, std::string> tenant_of_ns_;
+};
+
+TEST_P(RandomEngineTest, BooksBalanceAndBytesAreRight) {
+  SCOPED_TRACE(::testing::Message() << "seed " << GetParam());
+  Start({Rules("a/p", 8 * kMiB, 16 * kMiB), Rules("b/p", 4 * kMiB, 8 * kMiB), Rules("c/p", 16 * kMiB, 0)});
+  RememberNamespaces();
+  file_->SetFaultRates({.io_error = 1, .short_transfer = 1, .torn_write = 1, .bit_flip = 1}, GetParam());
+  file_->SetReorder(true, GetParam());
+  memory_->FailNextPopulates(1);
+  for (int step = 0; step < 3000 && !HasFatalFailure(); ++step) {
+    Step(step);
+    if (Random(3) != 0) executor_->RunOne();
+    if (step % 8 == 0) engine_->CheckInvariants();
+  }
+  memory_->Release();
+  file_->Release();
+  for (const Held& held : held_) engine_->Release(held.entries);
+  for (int group = 1; group <= 3; ++group) engine_->AbortGroup(GroupId(group));
+  Pump();
+  AdvanceMs(3000);
+  engine_->CheckInvariants();
+  const EngineStats stats = engine_->stats();
+  EXPECT_EQ(stats.leased_blocks, 0u);
+  EXPECT_EQ(stats.waiting_reserves, 0u);
+  EXPECT_EQ(stats.loads_under_way + stats.writes_under_way, 0u);
+  EXPECT_GT(StatsOf("a/p").blocks_stored, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomEngineTest, ::testing::Range<uint64_t>(1, 25));
+
+}  // namespace
+}  // namespace kvartal::engine

@@ -1,0 +1,183 @@
+// Reserve, Commit, Abort: what becomes visible when, who may do what, and what is charged meanwhile.
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace kvartal::engine {
+namespace {
+
+using policy::Refusal;
+
+class StoreTest : public EngineTest {};
+
+TEST_F(StoreTest, NothingIsVisibleBeforeCommit) {
+  Start({Rules("a/p", 64 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p");
+  const auto keys = Chain(1, 4);
+  const auto blocks = Reserve(kGroup, ns, keys);
+  ASSERT_EQ(blocks.size(), 4u);
+  for (const ReservedBlock& block : blocks) ASSERT_EQ(block.outcome, ReserveOutcome::kGranted);
+  EXPECT_EQ(Matched(ns, keys), 0u);
+  EXPECT_EQ(engine_->Commit(kGroup, blocks[0].reservation, 0), CommitOutcome::kVisible);
+  EXPECT_EQ(engine_->Commit(kGroup, blocks[2].reservation, 0), CommitOutcome::kVisible);
+  EXPECT_EQ(Matched(ns, keys), 1u) << "a gap ends a match";
+  engine_->Commit(kGroup, blocks[1].reservation, 0);
+  EXPECT_EQ(Matched(ns, keys), 3u);
+  engine_->CheckInvariants();
+}
+
+TEST_F(StoreTest, MemoryIsChargedBeforeItIsPopulatedAndRefundedWhenThatFails) {
+  Start({Rules("a/p", 64 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p");
+  memory_->Hold();
+  bool answered = false;
+  engine_->Reserve({.group = kGroup, .ns = ns, .keys = Chain(1, 1)},
+                   [&](std::vector<ReservedBlock>) { answered = true; });
+  Pump();
+  EXPECT_FALSE(answered);
+  EXPECT_GT(TierStatsOf("a/p", TierKind::kDram).charged_bytes, 0u);
+  memory_->FailNextPopulates(1);
+  memory_->Release();
+  Pump();
+  EXPECT_TRUE(answered);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).charged_bytes, 0u);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).refusals[static_cast<size_t>(Refusal::kOutOfMemory)], 1u);
+  engine_->CheckInvariants();
+}
+
+TEST_F(StoreTest, AReservationEndsOnceAndBelongsToOneGroup) {
+  Start({Rules("a/p", 64 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p");
+  const auto blocks = Reserve(kGroup, ns, Chain(1, 3));
+  EXPECT_EQ(engine_->Commit(GroupId(8), blocks[0].reservation, 0), CommitOutcome::kNotYours);
+  EXPECT_FALSE(engine_->Abort(GroupId(8), blocks[0].reservation));
+  EXPECT_EQ(engine_->Commit(kGroup, blocks[0].reservation, 0), CommitOutcome::kVisible);
+  EXPECT_EQ(engine_->Commit(kGroup, blocks[0].reservation, 0), CommitOutcome::kNotFilling) << "commit twice";
+  EXPECT_TRUE(engine_->Abort(kGroup, blocks[1].reservation));
+  EXPECT_EQ(engine_->Commit(kGroup, blocks[1].reservation, 0), CommitOutcome::kNotFilling) << "commit after abort";
+  EXPECT_FALSE(engine_->Abort(kGroup, blocks[1].reservation)) << "abort twice";
+  EXPECT_EQ(engine_->Commit(kGroup, ReservationId(999), 0), CommitOutcome::kNotFilling);
+  engine_->CheckInvariants();
+}
+
+TEST_F(StoreTest, ABlockWithShardsIsVisibleWhenTheLastRankHasCommitted) {
+  Start({Rules("a/p", 64 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p", 1, /*shards=*/3, /*shard_bytes=*/10'000);
+  const auto keys = Chain(1, 2);
+  const auto rank0 = Reserve(kGroup, ns, keys, 0, nullptr, 0, 0);
+  const auto rank1 = Reserve(kGroup, ns, keys, 0, nullptr, 0, 1);
+  const auto rank2 = Reserve(kGroup, ns, keys, 0, nullptr, 0, 2);
+  ASSERT_EQ(rank2[1].outcome, ReserveOutcome::kGranted);
+  EXPECT_EQ(rank1[0].arena_offset, rank0[0].arena_offset + 12 * kKiB)
+      << "shards are padded to 4 KiB and lie side by side";
+  EXPECT_EQ(rank1[0].reservation, rank0[0].reservation);
+  EXPECT_EQ(engine_->Commit(kGroup, rank0[0].reservation, 0), CommitOutcome::kShardStored);
+  EXPECT_EQ(engine_->Commit(kGroup, rank0[0].reservation, 0), CommitOutcome::kNotFilling) << "the same shard twice";
+  EXPECT_EQ(engine_->Commit(kGroup, rank0[0].reservation, 1), CommitOutcome::kShardStored);
+  EXPECT_EQ(Matched(ns, keys), 0u);
+  EXPECT_EQ(engine_->Commit(kGroup, rank0[0].reservation, 2), CommitOutcome::kVisible);
+  EXPECT_EQ(Matched(ns, keys), 1u);
+}
+
+TEST_F(StoreTest, AShardNobodyReservedCannotBeCommitted) {
+  Start({Rules("a/p", 64 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p", 1, 2, 4096);
+  const auto blocks = Reserve(kGroup, ns, Chain(1, 1));
+  EXPECT_EQ(engine_->Commit(kGroup, blocks[0].reservation, 1), CommitOutcome::kNotFilling);
+  EXPECT_EQ(engine_->Commit(kGroup, blocks[0].reservation, 99), CommitOutcome::kNotFilling);
+}
+
+TEST_F(StoreTest, TwoGroupsDoNotFillTheSameBlock) {
+  Start({Rules("a/p", 64 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p");
+  const auto mine = Reserve(kGroup, ns, Chain(1, 2));
+  const auto theirs = Reserve(GroupId(8), ns, Chain(1, 3));
+  EXPECT_EQ(theirs[0].reason, Refusal::kBusy);
+  EXPECT_EQ(theirs[2].outcome, ReserveOutcome::kGranted) << "the chain goes on behind what others fill";
+  engine_->Commit(kGroup, mine[0].reservation, 0);
+  EXPECT_EQ(Reserve(GroupId(8), ns, Chain(1, 1))[0].outcome, ReserveOutcome::kExists);
+  engine_->CheckInvariants();
+}
+
+TEST_F(StoreTest, TenantsNeverSeeEachOthersBlocks) {
+  Start({Rules("a/p", 64 * kMiB), Rules("b/p", 64 * kMiB)}, 0);
+  const NamespaceId a = Open("a/p");
+  const NamespaceId b = Open("b/p");
+  const auto keys = Chain(1, 4);
+  EXPECT_EQ(Store("a/p", a, keys), 4u);
+  EXPECT_EQ(Matched(a, keys), 4u);
+  EXPECT_EQ(Matched(b, keys), 0u) << "equal digest, equal keys, another tenant";
+  EXPECT_NE(dram_->arena(engine_->DomainOf(engine_->FindTenant("a/p"))),
+            dram_->arena(engine_->DomainOf(engine_->FindTenant("b/p"))));
+}
+
+TEST_F(StoreTest, TheDeathOfAGroupGivesBackWhatItFilledAndWaitedFor) {
+  Start({Rules("a/p", 64 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p");
+  ASSERT_EQ(Store("a/p", ns, Chain(1, 2)), 2u);
+  const uint64_t before = TierStatsOf("a/p", TierKind::kDram).charged_bytes;
+  Reserve(kGroup, ns, Chain(100, 120));
+  bool answered = false;
+  memory_->Hold();
+  engine_->Reserve({.group = kGroup, .ns = ns, .keys = Chain(300, 120)},
+                   [&](std::vector<ReservedBlock>) { answered = true; });
+  ASSERT_EQ(engine_->stats().waiting_reserves, 1u);
+  EXPECT_GE(engine_->AbortGroup(kGroup), 120u);
+  EXPECT_EQ(engine_->stats().waiting_reserves, 0u);
+  memory_->Release();
+  Pump();
+  EXPECT_FALSE(answered) << "nobody is left to hear it";
+  AdvanceMs(2000);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).charged_bytes, before);
+  EXPECT_EQ(Matched(ns, Chain(100, 120)), 0u);
+  EXPECT_EQ(Matched(ns, Chain(1, 2)), 2u);
+  engine_->CheckInvariants();
+}
+
+TEST_F(StoreTest, LimitsHoldAndEveryRefusalHasItsReason) {
+  Start({Rules("none/p", 0), Rules("tiny/p", 64 * kKiB), Rules("small/p", 4 * kMiB)}, 0);
+  EXPECT_EQ(Reserve(kGroup, Open("none/p"), Chain(1, 1))[0].reason, Refusal::kNoTier);
+  EXPECT_EQ(Reserve(kGroup, Open("tiny/p"), Chain(1, 1))[0].reason, Refusal::kTooSmall);
+  const NamespaceId small = Open("small/p");
+  const auto blocks = Reserve(kGroup, small, Chain(1, 20));
+  EXPECT_EQ(std::count_if(blocks.begin(), blocks.end(), [](auto& b) { return b.outcome == ReserveOutcome::kGranted; }),
+            16);
+  EXPECT_EQ(blocks[16].reason, Refusal::kTenantLimit);
+  EXPECT_EQ(TierStatsOf("small/p", TierKind::kDram).refusals[static_cast<size_t>(Refusal::kTenantLimit)], 4u);
+  EXPECT_LE(TierStatsOf("small/p", TierKind::kDram).peak_bytes, 4 * kMiB);
+  engine_->CheckInvariants();
+}
+
+TEST_F(StoreTest, TheNodeIsNeverFilledBeyondItsCapacity) {
+  Start({Rules("a/p", kTestDramBytes), Rules("b/p", kTestDramBytes)}, 0);
+  const NamespaceId a = Open("a/p");
+  const NamespaceId b = Open("b/p");
+  const size_t fits = kTestDramBytes / kTestBlockBytes;
+  Reserve(kGroup, a, Chain(1, fits));
+  const auto blocks = Reserve(GroupId(8), b, Chain(1, 1));
+  EXPECT_EQ(blocks[0].reason, Refusal::kCapacity);
+  EXPECT_LE(engine_->stats().charged_bytes[TierIndex(TierKind::kDram)], kTestDramBytes);
+  engine_->CheckInvariants();
+}
+
+TEST_F(StoreTest, DrainingRefusesStoresAndServesReads) {
+  Start({Rules("a/p", 64 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p");
+  Store("a/p", ns, Chain(1, 2));
+  bool drained = false;
+  engine_->Drain([&] { drained = true; });
+  Pump();
+  EXPECT_TRUE(drained);
+  EXPECT_EQ(Reserve(kGroup, ns, Chain(10, 1))[0].reason, Refusal::kDraining);
+  EXPECT_EQ(Matched(ns, Chain(1, 2)), 2u);
+}
+
+TEST_F(StoreTest, ALayoutIsFixedForADigest) {
+  Start({Rules("a/p", 64 * kMiB)}, 0);
+  Open("a/p", 1);
+  NamespaceDigest digest;
+  digest.bytes.fill(1);
+  const auto other = engine_->OpenNamespace(engine_->FindTenant("a/p"), digest, {16, 2, kTestBlockBytes});
+  EXPECT_EQ(other.status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace kvartal::engine
