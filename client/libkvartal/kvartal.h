@@ -1,13 +1,20 @@
 /* libkvartal: what a serving pod links to use the node's KV cache. C ABI, stable within a major version.
- *
- * Shapes. A block is one key's KV bytes: `shard_count` shards of `shard_bytes` each, one shard a node-local rank. Keys are the
- * engine's own 32-byte chained prefix hashes; a chain is a prompt's keys in order.
- * Threads. A kv_client may be used by one thread at a time; different clients are independent. The library has one background
- * thread a client, which renews leases and populates granted memory; it never touches block bytes.
- * Deadlines. Every call that talks to the daemon takes `deadline_ms` and returns by then. A dead, slow or absent daemon is a miss
- * or KV_UNAVAILABLE, never a crash or a hang; later calls reconnect by themselves, with back-off, and open the namespaces again.
- * Memory. Pointers lead straight into mapped shared memory. They stay mapped until kv_detach; their content is yours to read
- * while you hold the lease, and to write between kv_reserve and kv_commit / kv_abort.
+ * Shapes. A block is one key's KV bytes: `shard_count` shards of `shard_bytes` each, one shard a node-local rank. Keys
+ * are the engine's own 32-byte chained prefix hashes; a chain is a prompt's keys in order.
+ * Threads. A kv_client may be used by one thread at a time; different clients are independent. The library has one
+ * background thread a client, which renews leases and populates granted memory; it never touches block bytes and runs
+ * none of your code.
+ * Deadlines. Every call that talks to the daemon takes `deadline_ms` (0: 1000, at most 600000) and returns by then. A
+ * dead, slow or absent daemon is KV_UNAVAILABLE, never a crash or a hang: treat it as a miss. Later calls reconnect by
+ * themselves, with back-off (50 ms to 2 s; no call ever waits for it), and open the namespaces again. Leases and
+ * reservations end with their session.
+ * Memory. Pointers lead straight into mapped shared memory. Their content is yours to read while you hold the lease,
+ * and to write between kv_reserve and kv_commit / kv_abort. The addresses stay readable until kv_detach, also when the
+ * daemon is gone: the memory of a dead daemon is kept while a lease reads it (of the last 4), then replaced by zeros,
+ * for which kv_block_valid says 0; only after 64 restarts of the daemon are the oldest addresses given up.
+ * Fork. In a forked child every call is KV_UNAVAILABLE, nothing is sent, and the memory is not mapped: attach anew
+ * there.
+ * Signals. SIGPIPE is never raised, and no signal is delivered to the background thread.
  * Errors. Functions return a kv_status; kv_last_error tells what was wrong, where and what to do.
  */
 #ifndef KVARTAL_H_
@@ -47,20 +54,22 @@ typedef struct kv_client kv_client;
 typedef struct kv_lease kv_lease;
 
 typedef struct kv_options {
-  size_t struct_size;         /* sizeof(kv_options), so that the struct can grow */
-  const char* socket_path;    /* NULL: $KVARTAL_SOCKET, else /run/kvartal/kvartal.sock */
-  const char* client_name;    /* for the daemon's log, at most 128 bytes; NULL: the program's name */
-  const uint8_t* join_group;  /* KV_GROUP_BYTES of another session's kv_group; NULL: a new engine group */
-  uint32_t deadline_ms;       /* of the attach itself; 0: 1000 */
+  size_t struct_size;        /* sizeof(kv_options), so that the struct can grow */
+  const char* socket_path;   /* NULL: $KVARTAL_SOCKET, else /run/kvartal/kvartal.sock */
+  const char* client_name;   /* for the daemon's log, at most 128 bytes; NULL: the program's name */
+  const uint8_t* join_group; /* KV_GROUP_BYTES of another session's kv_group; NULL: a new engine group */
+  uint32_t deadline_ms;      /* of the attach itself; 0: 1000 */
 } kv_options;
 
-/* Always gives a client, also when no daemon answers (status KV_UNAVAILABLE: every call is a miss until one appears).
- * KV_DENIED and KV_INVALID_ARGUMENT give none. */
+/* `options` may be NULL. Gives a client also when no daemon answers (KV_UNAVAILABLE: every call is a miss until one
+ * appears); then *client is NULL only when this process has no memory or thread left. KV_DENIED, KV_INVALID_ARGUMENT,
+ * KV_UNSUPPORTED and KV_NOT_FOUND (no such group to join) give none: kv_last_error(NULL) tells this thread why. */
 KV_API kv_status kv_attach(const kv_options* options, kv_client** client);
 /* Ends the session: leases end, unfinished blocks are aborted, memory is unmapped. NULL is allowed. */
 KV_API void kv_detach(kv_client* client);
 
-/* Valid until the next call on this client. Never NULL. */
+/* Of the last call; "" when it went well. Valid until the next call on this client. Never NULL. NULL client: of the
+ * last kv_attach of this thread that gave none. */
 KV_API const char* kv_last_error(const kv_client* client);
 /* "tenant_limit", "capacity", ... of the last KV_REFUSED or partly refused call; "" when there was none. */
 KV_API const char* kv_last_refusal(const kv_client* client);
@@ -69,7 +78,8 @@ KV_API const char* kv_status_name(kv_status status);
 KV_API int kv_connected(const kv_client* client);
 /* The tenant the daemon took this process for; "" before the first attach. */
 KV_API const char* kv_tenant(const kv_client* client);
-/* What another session of this engine joins with. KV_UNAVAILABLE before the first attach. */
+/* What another session of this engine joins with. KV_UNAVAILABLE before the first attach. A daemon that restarted knows
+ * no groups: sessions that come back to it are each in a new one, so pass the group on again when kv_group changes. */
 KV_API kv_status kv_group(const kv_client* client, uint8_t group[KV_GROUP_BYTES]);
 
 typedef struct kv_layout {
@@ -80,43 +90,49 @@ typedef struct kv_layout {
 
 typedef uint32_t kv_namespace; /* of this client; survives reconnects */
 
-/* `digest` names everything that makes KV incompatible: model, weights, dtype, page layout, hash seed, LoRA, engine, salt. */
+/* `digest` names everything that makes KV incompatible: model, weights, dtype, page layout, hash seed, LoRA, engine,
+ * salt. With KV_UNAVAILABLE *ns is good all the same: it is opened when a daemon appears. */
 KV_API kv_status kv_open_namespace(kv_client* client, const uint8_t digest[KV_DIGEST_BYTES], const kv_layout* layout,
                                    kv_namespace* ns, uint32_t deadline_ms);
 
 /* ---- load path */
 
 typedef struct kv_block {
-  const void* data;    /* shard 0 of the block; NULL unless tier is KV_TIER_DRAM */
+  const void* data; /* shard 0 of the block; NULL unless tier is KV_TIER_DRAM */
   kv_tier tier;
   uint32_t generation; /* what kv_block_valid compares */
 } kv_block;
 
-/* How many leading keys of the chain are resident, where, and a lease on them. One round trip per 1024 keys.
- * `prompt_tokens`: tokens of the whole prompt, for hit accounting; 0: count * tokens_per_block.
- * KV_OK with a lease when at least one block matched; KV_OK with *lease NULL and *matched 0 is a miss. `request` (may be NULL)
- * receives the number to pass to kv_reserve for the rest of this chain. */
-KV_API kv_status kv_lookup(kv_client* client, kv_namespace ns, const uint8_t* keys, uint32_t count, uint64_t prompt_tokens,
-                           kv_lease** lease, uint32_t* matched, uint64_t* request, uint32_t deadline_ms);
+/* How many leading keys of the chain are resident, where, and a lease on them. One round trip per 1024 keys; when the
+ * deadline passes after the first, what matched until then. `prompt_tokens`: tokens of the whole prompt, for hit
+ * accounting; 0: count * tokens_per_block. KV_OK with a lease when at least one block matched; KV_OK with *lease NULL
+ * and *matched 0 is a miss. `request` (may be NULL) receives the number to pass to kv_reserve for the rest of this
+ * chain. */
+KV_API kv_status kv_lookup(kv_client* client, kv_namespace ns, const uint8_t* keys, uint32_t count,
+                           uint64_t prompt_tokens, kv_lease** lease, uint32_t* matched, uint64_t* request,
+                           uint32_t deadline_ms);
 /* kv_lease_count(lease) elements, in chain order. Valid until the lease is released or loaded. */
 KV_API const kv_block* kv_lease_blocks(const kv_lease* lease);
 KV_API uint32_t kv_lease_count(const kv_lease* lease);
 /* Shard `shard` of block `i`; NULL unless it is in DRAM. */
 KV_API const void* kv_lease_shard(const kv_lease* lease, uint32_t i, uint32_t shard);
 
-/* Brings blocks [first, first + count) of the lease into DRAM. *loaded is how many from `first` on are there now: fewer than
- * asked when the chain is longer than the tenant may hold at once (use them, kv_release the front, ask again; KV_REFUSED when it is
- * 0), or when a block was lost (KV_LOST: a miss from there on). */
+/* Brings blocks [first, first + count) of the lease into DRAM. *loaded is how many from `first` on are there now: fewer
+ * than asked when the chain is longer than the tenant may hold at once (use them, kv_release the front, ask again;
+ * KV_REFUSED when it is 0), or when a block was lost (KV_LOST: a miss from there on). */
 KV_API kv_status kv_load(kv_client* client, kv_lease* lease, uint32_t first, uint32_t count, uint32_t* loaded,
                          uint32_t deadline_ms);
-/* After copying block `i` out: 1 when the bytes were stable all the while, 0 when the lease had ended and they may have changed. */
+/* After copying block `i` out: 1 when the bytes were stable all the while, 0 when the lease had ended and they may have
+ * changed, and for blocks that are released or not in DRAM. Costs no system call; any thread that may read the block
+ * may ask. */
 KV_API int kv_block_valid(const kv_lease* lease, uint32_t i);
-/* Gives back the first `count` blocks that are left (0: all). When none are left the lease is freed. Indexes into the lease do not
- * move. NULL is allowed. */
+/* Gives back the first `count` blocks that are left (0: all). When none are left the lease is freed. Indexes into the
+ * lease do not move. NULL is allowed. */
 KV_API void kv_release(kv_client* client, kv_lease* lease, uint32_t count);
 /* Keeps every block of the lease resident until `until_wall_ms` (ms since 1970). */
 KV_API kv_status kv_pin(kv_client* client, kv_lease* lease, uint64_t until_wall_ms, uint32_t deadline_ms);
-/* Makes every lease of this engine group live on. The background thread does it by itself; for tests and stopped processes. */
+/* Makes every lease of this engine group live on. The background thread does it by itself for the leases of its client;
+ * for tests and stopped processes. */
 KV_API kv_status kv_renew(kv_client* client, uint32_t deadline_ms);
 
 /* ---- store path */
@@ -124,13 +140,13 @@ KV_API kv_status kv_renew(kv_client* client, uint32_t deadline_ms);
 typedef enum kv_reserve_outcome { KV_GRANTED = 0, KV_EXISTS = 1, KV_SLOT_REFUSED = 2 } kv_reserve_outcome;
 
 typedef struct kv_slot {
-  void* data;            /* write shard_bytes here; NULL unless granted */
-  uint64_t reservation;  /* for kv_commit and kv_abort; 0 unless granted */
+  void* data;           /* write shard_bytes here; NULL unless granted */
+  uint64_t reservation; /* for kv_commit and kv_abort; 0 unless granted */
   kv_reserve_outcome outcome;
 } kv_slot;
 
 typedef struct kv_reserve_args {
-  size_t struct_size;        /* sizeof(kv_reserve_args) */
+  size_t struct_size; /* sizeof(kv_reserve_args) */
   kv_namespace ns;
   uint32_t shard;            /* which shard this session writes */
   const uint8_t* keys;       /* count x KV_KEY_BYTES, consecutive blocks of one chain */
@@ -140,23 +156,26 @@ typedef struct kv_reserve_args {
   uint64_t request;          /* from kv_lookup, 0 when there was none */
 } kv_reserve_args;
 
-/* Fills `slots[0..count)`. KV_OK also when some are refused (kv_last_refusal says why); KV_REFUSED when none was granted and none
- * exists. Slots are charged from this moment. */
+/* Fills `slots[0..count)`. KV_OK also when some are refused (kv_last_refusal says why); KV_REFUSED when none was
+ * granted and none exists. Slots are charged from this moment. */
 KV_API kv_status kv_reserve(kv_client* client, const kv_reserve_args* args, kv_slot* slots, uint32_t deadline_ms);
-/* Makes filled slots visible; slots that were not granted are passed over. *committed (may be NULL): how many are stored now. */
+/* Makes filled slots visible; slots that were not granted are passed over. *committed (may be NULL): how many are
+ * stored now. KV_NOT_FOUND when that is fewer than were granted: the others were committed or aborted before, or their
+ * session had ended. */
 KV_API kv_status kv_commit(kv_client* client, const kv_slot* slots, uint32_t count, uint32_t shard, uint32_t* committed,
                            uint32_t deadline_ms);
 KV_API kv_status kv_abort(kv_client* client, const kv_slot* slots, uint32_t count, uint32_t deadline_ms);
 
-/* Handles what the daemon said unasked (durable blocks, recalls, goodbye) for at most `wait_ms`. Calls do this by themselves;
- * for programs that wait for durability. *durable (may be NULL): blocks this client committed that would survive kill -9 of the
- * daemon, in total. */
+/* Handles what the daemon said unasked (durable blocks, recalls, goodbye); waits at most `wait_ms` (0: not at all) for
+ * the first of it. Calls do this by themselves; for programs that wait for durability, in a loop. *durable (may be
+ * NULL): blocks this client committed that would survive kill -9 of the daemon, in total. */
 KV_API kv_status kv_poll(kv_client* client, uint32_t wait_ms, uint64_t* durable);
-/* Called from kv_poll and other calls for each reservation that became durable. */
+/* Called from kv_poll and other calls, on their thread, for each reservation that became durable. It must not call into
+ * the client. */
 KV_API void kv_on_durable(kv_client* client, void (*callback)(void* context, uint64_t reservation), void* context);
 
 #ifdef __cplusplus
 }
 #endif
 
-#endif  /* KVARTAL_H_ */
+#endif /* KVARTAL_H_ */

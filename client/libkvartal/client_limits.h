@@ -1,0 +1,32 @@
+// Bounds of the library inside a serving process, each with its reason. What the protocol bounds is in
+// daemon/base/limits.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "daemon/base/limits.h"
+
+namespace kvartal::client {
+
+inline constexpr uint32_t kDeadlineMsDefault = 1000;  // where a call passes 0
+inline constexpr uint32_t kDeadlineMsMax = 600'000;   // a call that waits longer is a hang
+inline constexpr uint32_t kBackoffMsMin = 50;         // first retry after a failed attach
+inline constexpr uint32_t kBackoffMsMax = 2000;       // a returning daemon is found within this
+inline constexpr uint32_t kSilentCallsMax = 8;        // deadlines missed in a row until the daemon counts as hung
+inline constexpr size_t kAbandonedLookupsMax = 64;    // lookups given up whose leases are still to be handed back
+inline constexpr size_t kFdsPerFrameMax = 4;          // room for more than the two a grant carries, to see a surplus
+inline constexpr uint32_t kKeeperTickMs = 50;         // how soon the keeper reads for a program that does not
+inline constexpr uint32_t kKeeperFramesMax = 256;     // read in one go, so that a call never waits long for the keeper
+inline constexpr uint64_t kPopulatePartBytes = 16 * kMiB;  // between renewals: 5 ms with small pages
+inline constexpr size_t kPopulateQueueMax = 65'536;        // ranges; beyond it pages are faulted in by use
+inline constexpr size_t kOldArenasMax = 4;       // of dead daemons, kept whole because a lease still reads them
+inline constexpr size_t kEmptiedArenasMax = 64;  // address ranges kept so that stale pointers do not crash
+inline constexpr uint64_t kArenaBytesMax = uint64_t{1} << 46;
+inline constexpr size_t kDurableBacklogMax = 1u << 20;  // reservations kept for the callback; beyond it only counted
+inline constexpr size_t kClientNameBytesMax = 128;
+inline constexpr size_t kSpareLeasesMax = 256;  // lease objects kept for reuse
+
+static_assert(kAbandonedLookupsMax >= kSilentCallsMax);
+
+}  // namespace kvartal::client

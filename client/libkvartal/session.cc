@@ -1,0 +1,338 @@
+#include "client/libkvartal/session.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace kvartal::client {
+namespace {
+
+// Keeps the count of reads odd while it lives.
+class ReadingMark {
+ public:
+  explicit ReadingMark(std::atomic<uint64_t>* reads) : reads_(reads) {
+    reads_->fetch_add(1, std::memory_order_relaxed);
+  }
+  ~ReadingMark() { reads_->fetch_add(1, std::memory_order_relaxed); }
+  ReadingMark(const ReadingMark&) = delete;
+  ReadingMark& operator=(const ReadingMark&) = delete;
+
+ private:
+  std::atomic<uint64_t>* const reads_;
+};
+
+}  // namespace
+
+Bell::Bell() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+void Bell::Ring() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(fd_.get(), &one, sizeof(one));
+}
+
+void Bell::Silence() {
+  uint64_t rings;
+  [[maybe_unused]] const ssize_t got = ::read(fd_.get(), &rings, sizeof(rings));
+}
+
+Session::Session(std::unique_ptr<Connection> connection, std::shared_ptr<Bell> bell)
+    : connection_(std::move(connection)),
+      bell_(std::move(bell)),
+      lease_ms_(kLeaseMsDefault),
+      send_buffer_(new char[kFrameBytesMax]),
+      receive_buffer_(new char[kFrameBytesMax]),
+      keeper_buffer_(new char[kFrameBytesMax]) {
+  abandoned_lookups_.reserve(kAbandonedLookupsMax);
+}
+
+Session::~Session() { connection_->Shutdown(); }
+
+void Session::End() {
+  over_.store(true, std::memory_order_release);
+  connection_->Shutdown();
+}
+
+// --- calling thread
+
+wire::ClientFrame* Session::NewRequest() {
+  request_.Clear();
+  request_.set_request_id(NextId());
+  return &request_;
+}
+
+IoResult Session::Call(const Deadline& deadline) {
+  const size_t bytes = request_.ByteSizeLong();
+  const std::lock_guard lock(receive_mutex_);
+  const ReadingMark mark(&reads_);
+  if (bytes > kFrameBytesMax) {
+    failure_ = "a request of " + std::to_string(bytes) + " bytes does not fit a frame";
+    return IoResult::kTimedOut;
+  }
+  request_.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(send_buffer_.get()));
+  switch (connection_->Send(send_buffer_.get(), bytes, &deadline)) {
+    case IoResult::kOk:
+      return AwaitAnswer(&deadline);
+    case IoResult::kTimedOut:
+      failure_ = "the daemon takes no more requests on this connection and the deadline passed";
+      if (++silent_calls_ >= kSilentCallsMax) End();
+      return IoResult::kTimedOut;
+    default:
+      // The daemon's reason may still lie there: read to the end.
+      return AwaitAnswer(nullptr);
+  }
+}
+
+IoResult Session::AwaitAnswer(const Deadline* deadline) {
+  for (;;) {
+    IoResult result;
+    const Heard heard = ReceiveOne(receive_buffer_.get(), &answer_, request_.request_id(), deadline, &result);
+    if (result == IoResult::kTimedOut) return deadline != nullptr ? Abandon() : Fail(IoResult::kClosed);
+    if (result != IoResult::kOk) return Fail(result);
+    if (heard == Heard::kAnswer) break;
+    // A daemon that only ever says other things must not hold the call.
+    if (deadline != nullptr && deadline->passed()) return Abandon();
+  }
+  ShowNews();
+  return IoResult::kOk;
+}
+
+void Session::ShowNews() {
+  if (arena_seen_ != arena_) arena_seen_ = arena_;
+  durable_news_ = !durable_.empty() || durable_uncounted_ > 0;
+}
+
+bool Session::Tell() {
+  request_.set_request_id(0);
+  const size_t bytes = request_.ByteSizeLong();
+  if (bytes > kFrameBytesMax) return false;
+  request_.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(send_buffer_.get()));
+  return connection_->Send(send_buffer_.get(), bytes, nullptr) == IoResult::kOk;
+}
+
+IoResult Session::Listen(const Deadline& deadline) {
+  const std::lock_guard lock(receive_mutex_);
+  const ReadingMark mark(&reads_);
+  IoResult result;
+  const Deadline* wait = &deadline;
+  bool heard_any = false;
+  for (uint32_t i = 0; i < kKeeperFramesMax; ++i) {
+    ReceiveOne(receive_buffer_.get(), &answer_, 0, wait, &result);
+    if (result != IoResult::kOk) break;
+    heard_any = true;
+    wait = nullptr;
+  }
+  ShowNews();
+  if (result == IoResult::kClosed || result == IoResult::kBadFrame) return Fail(result);
+  return heard_any ? IoResult::kOk : IoResult::kTimedOut;
+}
+
+IoResult Session::Violation(const std::string& what) {
+  const std::lock_guard lock(receive_mutex_);
+  reason_ = what;
+  return Fail(IoResult::kBadFrame);
+}
+
+std::string Session::EndReason() {
+  const std::lock_guard lock(receive_mutex_);
+  return reason_;
+}
+
+IoResult Session::Fail(IoResult result) {
+  End();
+  failure_ = result == IoResult::kBadFrame ? "the daemon broke the protocol" : "the daemon closed the connection";
+  if (!reason_.empty()) failure_ += ": " + reason_;
+  return result;
+}
+
+IoResult Session::Abandon() {
+  failure_ = "the daemon did not answer before the deadline";
+  if (request_.has_lookup() && request_.lookup().lease() == 0) abandoned_lookups_.push_back(request_.request_id());
+  if (++silent_calls_ >= kSilentCallsMax || abandoned_lookups_.size() >= kAbandonedLookupsMax) {
+    failure_ +=
+        ", " + std::to_string(silent_calls_) + " times in a row: it counts as hung and the connection is given up";
+    End();
+  }
+  return IoResult::kTimedOut;
+}
+
+uint64_t Session::TakeDurable(std::vector<uint64_t>* reservations) {
+  const std::lock_guard lock(receive_mutex_);
+  const uint64_t count = durable_.size() + std::exchange(durable_uncounted_, 0);
+  reservations->insert(reservations->end(), durable_.begin(), durable_.end());
+  durable_.clear();
+  durable_news_ = false;
+  return count;
+}
+
+void Session::ExpectArena(std::shared_ptr<ArenaMap> arena) {
+  const std::lock_guard lock(receive_mutex_);
+  known_arena_ = std::move(arena);
+}
+
+void Session::AddLease(uint64_t lease) {
+  const std::lock_guard lock(keeper_mutex_);
+  leases_.push_back(lease);
+}
+
+void Session::DropLease(uint64_t lease) {
+  const std::lock_guard lock(keeper_mutex_);
+  // From the back: a lease just taken is the likeliest to end.
+  for (size_t i = leases_.size(); i-- > 0;) {
+    if (leases_[i] != lease) continue;
+    leases_[i] = leases_.back();
+    leases_.pop_back();
+    return;
+  }
+}
+
+// --- what comes in
+
+Session::Heard Session::ReceiveOne(char* buffer, wire::ServerFrame* frame, uint64_t awaited, const Deadline* deadline,
+                                   IoResult* result) {
+  ReceivedFds fds;
+  size_t bytes = 0;
+  *result = connection_->Receive(buffer, &bytes, &fds, deadline);
+  if (*result != IoResult::kOk) {
+    if (*result == IoResult::kBadFrame)
+      reason_ = "a frame was too long, or its fds were lost (is the limit of open files reached?)";
+    return Heard::kOther;
+  }
+  if (!frame->ParseFromArray(buffer, static_cast<int>(bytes))) {
+    *result = IoResult::kBadFrame;
+    reason_ = "a frame could not be understood";
+    return Heard::kViolation;
+  }
+  silent_calls_ = 0;
+  const Heard heard = Handle(*frame, &fds, awaited);
+  if (heard == Heard::kViolation) *result = IoResult::kBadFrame;
+  return heard;
+}
+
+Session::Heard Session::Handle(const wire::ServerFrame& frame, ReceivedFds* fds, uint64_t awaited) {
+  if (frame.request_id() == 0) return HandleUnasked(frame, fds);
+  if (frame.request_id() == awaited) return Heard::kAnswer;
+  HandBack(frame);
+  return Heard::kOther;
+}
+
+Session::Heard Session::HandleUnasked(const wire::ServerFrame& frame, ReceivedFds* fds) {
+  if (frame.has_memory_grant()) return TakeGrant(frame.memory_grant(), fds);
+  if (frame.has_durable()) {
+    const auto& reservations = frame.durable().reservations();
+    const size_t room = kDurableBacklogMax - std::min(kDurableBacklogMax, durable_.size());
+    const size_t kept = std::min<size_t>(room, static_cast<size_t>(reservations.size()));
+    durable_.insert(durable_.end(), reservations.begin(), reservations.begin() + static_cast<int>(kept));
+    durable_uncounted_ += static_cast<size_t>(reservations.size()) - kept;
+  }
+  if (frame.has_recall() && arena_ != nullptr) {
+    const wire::Recall& recall = frame.recall();
+    for (int i = 0; i < std::min(recall.offsets_size(), recall.bytes_size()); ++i) {
+      arena_->Withdraw(recall.offsets(i), recall.bytes(i));
+    }
+  }
+  if (frame.has_goodbye()) reason_ = "it said goodbye: " + frame.goodbye().reason();
+  if (frame.has_error()) reason_ = frame.error().message();
+  return Heard::kOther;
+}
+
+Session::Heard Session::TakeGrant(const wire::MemoryGrant& grant, ReceivedFds* fds) {
+  if (grant.has_fds()) {
+    if (fds->count != 2) {
+      reason_ = "a memory grant came with " + std::to_string(fds->count) + " fds instead of 2";
+      return Heard::kViolation;
+    }
+    if (known_arena_ != nullptr && known_arena_->IsMemoryOf(fds->fds[0], fds->fds[1], grant.arena_bytes())) {
+      arena_ = known_arena_;
+    } else {
+      arena_ = ArenaMap::Map(fds->fds[0], fds->fds[1], grant.arena_bytes(), &reason_);
+    }
+    known_arena_ = nullptr;
+    if (arena_ == nullptr) return Heard::kViolation;
+    {
+      const std::lock_guard lock(keeper_mutex_);
+      arena_to_populate_ = arena_;
+    }
+    wire::ClientFrame ack;
+    ack.mutable_grant_ack();
+    SendAside(ack);
+  }
+  if (arena_ == nullptr || grant.offsets_size() != grant.bytes_size()) {
+    reason_ = "a memory grant names ranges of no arena";
+    return Heard::kViolation;
+  }
+  for (int i = 0; i < grant.offsets_size(); ++i) {
+    if (arena_->AddGranted(grant.offsets(i), grant.bytes(i))) continue;
+    reason_ = "a memory grant names a range outside its arena";
+    return Heard::kViolation;
+  }
+  bell_->Ring();
+  return Heard::kOther;
+}
+
+void Session::HandBack(const wire::ServerFrame& late) {
+  wire::ClientFrame frame;
+  if (const auto found = std::find(abandoned_lookups_.begin(), abandoned_lookups_.end(), late.request_id());
+      found != abandoned_lookups_.end()) {
+    abandoned_lookups_.erase(found);
+    if (late.looked_up().lease() == 0) return;
+    frame.mutable_release()->set_lease(late.looked_up().lease());
+    SendAside(frame);
+  }
+  if (late.has_reserved()) {
+    const wire::Reserved& reserved = late.reserved();
+    for (const uint64_t reservation : reserved.reservations()) {
+      if (reservation != 0) frame.mutable_abort()->add_reservations(reservation);
+    }
+    if (!frame.has_abort()) return;
+    frame.set_request_id(NextId());
+    SendAside(frame);
+  }
+}
+
+void Session::SendAside(const wire::ClientFrame& frame) {
+  // A daemon that takes nothing more ends leases by their expiry and slots by the end of the session.
+  const std::string bytes = frame.SerializeAsString();
+  connection_->Send(bytes.data(), bytes.size(), nullptr);
+}
+
+// --- keeper's thread
+
+void Session::RenewLeases() {
+  keeper_request_.Clear();
+  {
+    const std::lock_guard lock(keeper_mutex_);
+    if (leases_.empty()) return;
+    const size_t count = std::min(leases_.size(), kLeasesPerGroupMax);
+    keeper_request_.mutable_renew()->mutable_leases()->Add(leases_.begin(),
+                                                           leases_.begin() + static_cast<ptrdiff_t>(count));
+  }
+  keeper_request_.set_request_id(NextId());
+  SendAside(keeper_request_);
+}
+
+void Session::Drain() {
+  if (!receive_mutex_.try_lock()) return;
+  const std::lock_guard lock(receive_mutex_, std::adopt_lock);
+  for (uint32_t i = 0; i < kKeeperFramesMax; ++i) {
+    IoResult result;
+    ReceiveOne(keeper_buffer_.get(), &keeper_frame_, 0, nullptr, &result);
+    if (result == IoResult::kTimedOut) return;
+    if (result != IoResult::kOk) {
+      End();
+      return;
+    }
+  }
+}
+
+bool Session::PopulatePart() {
+  std::shared_ptr<ArenaMap> arena;
+  {
+    const std::lock_guard lock(keeper_mutex_);
+    arena = arena_to_populate_;
+  }
+  return arena != nullptr && arena->PopulatePart();
+}
+
+}  // namespace kvartal::client

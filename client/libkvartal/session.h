@@ -1,0 +1,138 @@
+// One connection to a daemon and everything that lives and dies with it: request ids, the arena, leases to renew, what
+// the daemon says unasked. The calling thread asks; the keeper renews, and reads when nobody asks. Guarded by
+// receive_mutex_: whatever comes in. The calling thread holds it from before a request is sent until its answer is
+// there, so that the keeper can never take an answer away. Sends need no lock: a frame is one packet.
+// Invariants: an answer reaches exactly the request that asked for it; a lease or slot that comes too late for its
+// request is handed back.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "client/libkvartal/arena_map.h"
+#include "client/libkvartal/connection.h"
+#include "daemon/attach/attach.pb.h"
+
+namespace kvartal::client {
+
+namespace wire = ::kvartal::attach::v1;
+
+// Wakes the keeper. Any thread.
+class Bell {
+ public:
+  Bell();
+  void Ring();
+  void Silence();
+  int fd() const { return fd_.get(); }
+
+ private:
+  UniqueFd fd_;
+};
+
+class Session {
+ public:
+  Session(std::unique_ptr<Connection> connection, std::shared_ptr<Bell> bell);
+  ~Session();
+
+  // --- calling thread
+  // The next request, empty but for its id. Its messages and buffers are reused.
+  wire::ClientFrame* NewRequest();
+  // Sends it and waits for its answer. Not kOk: failure() says why; after kClosed and kBadFrame the session is over.
+  IoResult Call(const Deadline& deadline);
+  const wire::ServerFrame& answer() const { return answer_; }
+  // Sends a request that has no answer; false when the daemon does not take it.
+  bool Tell();
+  // Handles what the daemon said unasked, waiting until `deadline` for the first of it. kOk when there was something.
+  IoResult Listen(const Deadline& deadline);
+  // The daemon broke the protocol: ends the session.
+  IoResult Violation(const std::string& what);
+  const std::string& failure() const { return failure_; }
+  // Why a session is over that the keeper found to be so.
+  std::string EndReason();
+  // What pointers are made from; nullptr before the grant. As of the last Call or Listen.
+  const std::shared_ptr<ArenaMap>& arena() const { return arena_seen_; }
+  // Whether TakeDurable has something. As of the last Call or Listen.
+  bool durable_news() const { return durable_news_; }
+  // Appends reservations that became durable; returns how many did, counted also where the backlog was full.
+  uint64_t TakeDurable(std::vector<uint64_t>* reservations);
+  void AddLease(uint64_t lease);
+  void DropLease(uint64_t lease);
+  void SetLeaseMs(uint32_t lease_ms) { lease_ms_.store(lease_ms); }
+  // Back at the same daemon: its arena need not be mapped twice.
+  void ExpectArena(std::shared_ptr<ArenaMap> arena);
+
+  // --- any thread
+  bool over() const { return over_.load(std::memory_order_acquire); }
+  void End();
+  uint32_t lease_ms() const { return lease_ms_.load(); }
+  int fd() const { return connection_->fd(); }
+  // Grows whenever the calling thread begins and ends to read; odd while it does, so that the keeper need not.
+  uint64_t reads() const { return reads_.load(std::memory_order_relaxed); }
+
+  // --- keeper's thread
+  void RenewLeases();
+  // Reads what lies there unless a call is reading.
+  void Drain();
+  // Makes a part of the granted ranges present. False when nothing is left to do.
+  bool PopulatePart();
+
+ private:
+  enum class Heard { kAnswer, kOther, kViolation };
+  // REQUIRES, all of these: receive_mutex_ is held.
+  IoResult AwaitAnswer(const Deadline* deadline);
+  Heard Handle(const wire::ServerFrame& frame, ReceivedFds* fds, uint64_t awaited);
+  Heard HandleUnasked(const wire::ServerFrame& frame, ReceivedFds* fds);
+  Heard TakeGrant(const wire::MemoryGrant& grant, ReceivedFds* fds);
+  // Hands back what a late answer carries.
+  void HandBack(const wire::ServerFrame& late);
+  Heard ReceiveOne(char* buffer, wire::ServerFrame* frame, uint64_t awaited, const Deadline* deadline,
+                   IoResult* result);
+  IoResult Fail(IoResult result);
+  // The deadline passed with the request on its way.
+  IoResult Abandon();
+  void ShowNews();
+
+  void SendAside(const wire::ClientFrame& frame);
+  uint64_t NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
+
+  const std::unique_ptr<Connection> connection_;
+  const std::shared_ptr<Bell> bell_;
+  std::atomic<uint64_t> next_id_{1};
+  std::atomic<bool> over_{false};
+  std::atomic<uint32_t> lease_ms_;
+  std::atomic<uint64_t> reads_{0};
+
+  // The calling thread's.
+  wire::ClientFrame request_;
+  wire::ServerFrame answer_;
+  std::unique_ptr<char[]> send_buffer_, receive_buffer_;
+  std::string failure_;
+  std::shared_ptr<ArenaMap> arena_seen_;
+  bool durable_news_ = false;
+
+  // The keeper's.
+  wire::ClientFrame keeper_request_;
+  wire::ServerFrame keeper_frame_;
+  std::unique_ptr<char[]> keeper_buffer_;
+
+  std::mutex receive_mutex_;
+  // Guarded by receive_mutex_
+  std::shared_ptr<ArenaMap> known_arena_;
+  std::shared_ptr<ArenaMap> arena_;
+  std::vector<uint64_t> abandoned_lookups_;
+  std::vector<uint64_t> durable_;
+  uint64_t durable_uncounted_ = 0;
+  uint32_t silent_calls_ = 0;
+  std::string reason_;  // the daemon's last word, or what it did wrong
+
+  std::mutex keeper_mutex_;
+  // Guarded by keeper_mutex_: what the keeper works on while a call may be waiting.
+  std::vector<uint64_t> leases_;
+  std::shared_ptr<ArenaMap> arena_to_populate_;
+};
+
+}  // namespace kvartal::client
