@@ -41,7 +41,7 @@ void CheckInvariants(const EngineState& state) {
   state.ledger.CheckInvariants();
   std::vector<Counted> by_tenant(state.tenants.size());
   uint64_t leases = 0;
-  for (uint32_t number = 0; number < state.index.end_number(); ++number) {
+  for (uint32_t number = 0; number < state.index.id_limit(); ++number) {
     if (state.index.IsLive(EntryId(number))) CountEntry(state, EntryId(number), &by_tenant, &leases);
   }
   KV_CHECK(leases == state.leased_blocks);

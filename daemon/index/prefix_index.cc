@@ -133,18 +133,6 @@ EntryId PrefixIndex::Insert(NamespaceId ns, const BlockKey& key, EntryId parent,
   return id;
 }
 
-void PrefixIndex::SetParent(EntryId id, EntryId parent) {
-  Entry& entry = at(id);
-  Entry& above = at(parent);
-  KV_CHECK(!entry.parent.valid());
-  KV_CHECK(id != parent);
-  entry.parent = parent;
-  ++above.children;
-  for (TierKind tier : kAllTiers) {
-    if (entry.resident(tier)) ++above.copy(tier).children;
-  }
-}
-
 void PrefixIndex::Erase(EntryId id) {
   Entry& entry = at(id);
   for (TierKind tier : kAllTiers) KV_CHECK(!entry.resident(tier));

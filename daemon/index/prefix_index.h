@@ -79,6 +79,9 @@ class PrefixIndex {
   const Entry& at(EntryId id) const;
   bool IsLive(EntryId id) const;
 
+  // Every live id is below this one: for walks over all entries.
+  uint32_t id_limit() const;
+
   size_t size() const { return live_; }
   // Bytes held by entries and table, capacity included.
   size_t MemoryBytes() const;
