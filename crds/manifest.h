@@ -1,5 +1,5 @@
-// Reads manifests: a YAML stream of TenantKVPolicy and KVNodePool objects. Never throws; every error names file, line, column,
-// field and what is allowed. Any input is safe.
+// Reads manifests: a YAML stream of TenantKVPolicy and KVNodePool objects. Never throws; every error names file, line,
+// column, field and what is allowed. Any input is safe.
 #pragma once
 
 #include <string>

@@ -11,7 +11,7 @@ namespace kvartal::crds {
 
 struct Quantity {
   uint64_t bytes = 0;
-  uint32_t percent = 0;     // 1..100 when it is a percentage
+  uint32_t percent = 0;  // 1..100 when it is a percentage
   bool is_percent = false;
 
   uint64_t Resolve(uint64_t capacity_bytes) const;

@@ -1,4 +1,5 @@
 // TenantKVPolicy as a C++ value: exactly what crds/tenantkvpolicy.yaml allows.
+// A plain value.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +13,18 @@
 
 namespace kvartal::crds {
 
+class Findings;
+struct YamlNode;
+
 inline constexpr const char* kApiVersion = "kvartal.dev/v1alpha1";
 
 struct Subject {
-  std::string service_account_name;   // in Kubernetes
-  std::optional<uint32_t> uid;        // file source only
-  std::string socket;                 // file source only
+  std::string service_account_name;  // in Kubernetes
+  std::optional<uint32_t> uid;       // file source only
+  std::string socket;                // file source only
 };
 
+// No claim on a tier: nothing may be held there. A guarantee without a limit: up to the tier's capacity.
 struct TierClaim {
   std::optional<Quantity> guarantee;
   std::optional<Quantity> limit;
@@ -27,9 +32,9 @@ struct TierClaim {
 
 struct PoolClaim {
   std::string pool_ref;
-  TierClaim hbm;    // per GPU
-  TierClaim dram;   // per node
-  TierClaim nvme;   // per node
+  TierClaim hbm;   // per GPU
+  TierClaim dram;  // per node
+  TierClaim nvme;  // per node
 };
 
 struct TtlSpec {
@@ -40,15 +45,15 @@ struct TtlSpec {
 };
 
 struct TenantPolicy {
-  std::string name, ns;               // metadata
-  std::string uid, namespace_uid;     // empty where a file gives none
+  std::string name, ns;            // metadata
+  std::string uid, namespace_uid;  // empty where a file gives none
   std::vector<Subject> subjects;
   std::string sla_tier = "Standard";  // Premium | Standard | Basic
   std::optional<int64_t> weight;      // default by tier 400/200/100
   std::vector<PoolClaim> pools;
   TtlSpec ttl;
   int64_t max_age_seconds = 0;
-  std::optional<int64_t> max_entries; // index entries
+  std::optional<int64_t> max_entries;  // index entries
   std::string gpu_group, share_group;
   bool dedicated_mover = false;
   bool encrypt_nvme = false;
@@ -58,7 +63,10 @@ struct TenantPolicy {
   };
   std::vector<Codec> codecs;
   int64_t sessions_max = 64;
-  std::string source;                 // "file:line" for errors that only the whole set can show
+  std::string source;  // "file:line" for errors that only the whole set can show
 };
+
+// Reads one object whose kind is TenantKVPolicy. What is wrong goes to `findings`; the value is meaningless then.
+TenantPolicy ReadTenantPolicy(const YamlNode& object, Findings* findings);
 
 }  // namespace kvartal::crds

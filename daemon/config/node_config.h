@@ -1,8 +1,8 @@
-// The daemon's configuration: YAML -> a validated struct. An unknown or invalid key is refused with file, line, column and what
-// is allowed; nothing is half applied.
-// Immutable once parsed.
+// The daemon's configuration: YAML -> a validated struct. An unknown or invalid key is refused with file, line, column
+// and what is allowed; nothing is half applied. Immutable once parsed.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -12,36 +12,40 @@
 
 namespace kvartal::config {
 
+// What `eviction` may name: the orders policy::NewEvictionOrder makes.
+inline constexpr std::array<std::string_view, 1> kEvictionNames = {"lru"};
+
 struct SocketDoor {
-  std::string name;   // the identity behind this door: a `socket` subject of some policy
-  std::string path;   // the Unix socket to listen on
+  std::string name;  // the identity behind this door: a `socket` subject of some policy
+  std::string path;  // the Unix socket to listen on; default <run_dir>/<name>.sock
   uint32_t mode = 0660;
 };
 
 struct NvmeConfig {
-  std::string path;             // the preallocated data file; its catalog lies beside it in "<path>.catalog/"
+  std::string path;  // the preallocated data file; its catalog lies beside it in "<path>.catalog/"
   uint64_t size_bytes = 0;
   int io_threads = 8;
 };
 
 struct NodeConfig {
-  std::string run_dir;                 // sockets: <run_dir>/kvartal.sock (attach, uid attestor), <run_dir>/admin.sock (0600)
-  std::string attach_socket;           // default <run_dir>/kvartal.sock; "" with `doors` only: no shared door
+  std::string run_dir;        // sockets: <run_dir>/kvartal.sock (attach, uid attestor), <run_dir>/admin.sock (0600)
+  std::string attach_socket;  // default <run_dir>/kvartal.sock; "" with `doors` only: no shared door
   uint32_t attach_socket_mode = 0666;  // who may connect; who may attach is decided by identity
   std::string admin_socket;            // default <run_dir>/admin.sock
   std::vector<SocketDoor> doors;       // the `socket` attestor: one door a tenant
   bool attest_uid = true;
   uint64_t dram_bytes = 0;
-  std::vector<NvmeConfig> nvme;        // none or one for now
+  std::vector<NvmeConfig> nvme;  // none or one for now
   std::string eviction = "lru";
-  std::string policy_dir;              // folder of TenantKVPolicy / KVNodePool manifests
-  std::string metrics_address;         // "127.0.0.1:9400", "" = off
+  std::string policy_dir;       // folder of TenantKVPolicy / KVNodePool manifests
+  std::string metrics_address;  // "127.0.0.1:9400", "" = off
   std::string log_level = "info";
   uint32_t lease_ms = 10000;
 };
 
 // `text` is the YAML, `file_name` only names it in errors. Relative paths are taken against `base_dir`.
-absl::StatusOr<NodeConfig> ParseNodeConfig(std::string_view text, const std::string& file_name, const std::string& base_dir);
+absl::StatusOr<NodeConfig> ParseNodeConfig(std::string_view text, const std::string& file_name,
+                                           const std::string& base_dir);
 absl::StatusOr<NodeConfig> LoadNodeConfig(const std::string& path);
 
 }  // namespace kvartal::config

@@ -1,0 +1,197 @@
+#include "daemon/config/node_config.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "crds/field_reader.h"
+#include "crds/yaml_reader.h"
+#include "daemon/base/limits.h"
+
+namespace kvartal::config {
+namespace {
+
+using crds::FieldReader;
+using crds::Percent;
+
+constexpr std::array<std::string_view, 4> kLogLevels = {"debug", "info", "warning", "error"};
+
+std::string Against(const std::string& base_dir, const std::string& path) {
+  return (std::filesystem::path(base_dir) / path).lexically_normal().string();
+}
+
+// Reads one configuration file.
+// Confined to one ParseNodeConfig.
+// Invariant: every path in `config_` is final: taken against the file's folder and normal.
+class ConfigReader {
+ public:
+  ConfigReader(FieldReader& root, const std::string& base_dir) : root_(root), base_dir_(base_dir) {}
+
+  NodeConfig Read();
+
+ private:
+  std::string PathAt(FieldReader& reader, const char* key);
+  std::string SocketAt(FieldReader& reader, const char* key, const std::string& otherwise);
+  void ClaimSocket(FieldReader& reader, const char* key, const std::string& path);
+  uint64_t SizeAt(FieldReader& reader, const char* key, uint64_t min, uint64_t max);
+  void ReadSockets();
+  void ReadDoor(FieldReader& door);
+  void ReadDisk(FieldReader& disk);
+  void ReadRest();
+  void ReadMetricsAddress();
+
+  FieldReader& root_;
+  const std::string& base_dir_;
+  std::map<std::string, std::string> sockets_;  // path -> field that has it
+  NodeConfig config_;
+};
+
+NodeConfig ConfigReader::Read() {
+  root_.Require("runDir", "the folder of the daemon's sockets");
+  config_.run_dir = PathAt(root_, "runDir");
+  ReadSockets();
+  root_.Require("dram", "{size: ...}: the host memory of the cache");
+  root_.Object("dram", [&](FieldReader& dram) {
+    dram.Require("size");
+    config_.dram_bytes = SizeAt(dram, "size", kDramBytesMin, kDramBytesMax);
+  });
+  root_.Objects("nvme", kDisksMax, [&](FieldReader& disk) { ReadDisk(disk); });
+  root_.Require("policyDir", "a folder of TenantKVPolicy and KVNodePool manifests");
+  config_.policy_dir = PathAt(root_, "policyDir");
+  ReadRest();
+  return std::move(config_);
+}
+
+std::string ConfigReader::PathAt(FieldReader& reader, const char* key) {
+  const auto path = reader.Text(key, crds::kPathText);
+  return path ? Against(base_dir_, *path) : "";
+}
+
+std::string ConfigReader::SocketAt(FieldReader& reader, const char* key, const std::string& otherwise) {
+  const auto given = reader.Text(key, crds::kPathText);
+  const std::string path = given ? Against(base_dir_, *given) : otherwise;
+  ClaimSocket(reader, key, path);
+  return path;
+}
+
+void ConfigReader::ClaimSocket(FieldReader& reader, const char* key, const std::string& path) {
+  if (path.size() > kSocketPathMax) {
+    reader.Fail(key, absl::StrCat("the socket path ", crds::Shown(path), " has ", path.size(),
+                                  " bytes; allowed: at most ", kSocketPathMax, "; choose a shorter runDir"));
+  }
+  const std::string field = absl::StrCat(reader.path(), reader.path().empty() ? "" : ".", key);
+  const auto [owner, fresh] = sockets_.try_emplace(path, field);
+  if (!fresh) reader.Fail(key, absl::StrCat(crds::Shown(path), " is already the socket of ", owner->second));
+}
+
+uint64_t ConfigReader::SizeAt(FieldReader& reader, const char* key, uint64_t min, uint64_t max) {
+  const auto size = reader.Size(key, Percent::kRefused);
+  if (size && (size->bytes < min || size->bytes > max)) {
+    reader.Fail(key, absl::StrCat(size->bytes, " bytes is out of range; allowed: ", min, " to ", max,
+                                  " bytes (at least ", min / kMiB, "Mi)"));
+  }
+  return size ? size->bytes : 0;
+}
+
+void ConfigReader::ReadSockets() {
+  const bool no_shared_door = root_.IsEmptyText("attachSocket");
+  if (!no_shared_door)
+    config_.attach_socket = SocketAt(root_, "attachSocket", Against(config_.run_dir, "kvartal.sock"));
+  config_.attach_socket_mode = root_.FileMode("attachSocketMode").value_or(config_.attach_socket_mode);
+  config_.admin_socket = SocketAt(root_, "adminSocket", Against(config_.run_dir, "admin.sock"));
+  root_.Objects("doors", kDoorsMax, [&](FieldReader& door) { ReadDoor(door); });
+  config_.attest_uid = root_.Bool("attestUid").value_or(config_.attest_uid);
+  if (!config_.doors.empty()) return;
+  if (no_shared_door)
+    root_.Fail("attachSocket", "is \"\" and there are no doors: nobody could connect; add doors or remove it");
+  if (!config_.attest_uid)
+    root_.Fail("attestUid", "is false and there are no doors: nobody could be identified; add doors");
+}
+
+void ConfigReader::ReadDoor(FieldReader& door) {
+  SocketDoor read;
+  door.Require("name", "the name a `socket` subject has in its policy");
+  read.name = door.Text("name", crds::kDnsLabel).value_or("");
+  for (const SocketDoor& other : config_.doors) {
+    if (!read.name.empty() && other.name == read.name) {
+      door.Fail("name", absl::StrCat("door '", read.name, "' is listed twice; a door is one identity"));
+    }
+  }
+  // A door without a valid name is refused anyway; its default path would only be a second complaint.
+  if (read.name.empty()) {
+    door.Ignore({"path"});
+  } else {
+    read.path = SocketAt(door, "path", Against(config_.run_dir, read.name + ".sock"));
+  }
+  read.mode = door.FileMode("mode").value_or(read.mode);
+  config_.doors.push_back(std::move(read));
+}
+
+void ConfigReader::ReadDisk(FieldReader& disk) {
+  NvmeConfig read;
+  disk.Require("path", "the data file, made and preallocated by the daemon");
+  read.path = PathAt(disk, "path");
+  disk.Require("size");
+  read.size_bytes = SizeAt(disk, "size", kNvmeBytesMin, kNvmeBytesMax);
+  read.io_threads = static_cast<int>(disk.Integer("ioThreads", 1, kDiskThreadsMax).value_or(read.io_threads));
+  config_.nvme.push_back(std::move(read));
+}
+
+void ConfigReader::ReadRest() {
+  config_.eviction = root_.OneOf("eviction", kEvictionNames).value_or(config_.eviction);
+  ReadMetricsAddress();
+  config_.log_level = root_.OneOf("logLevel", kLogLevels).value_or(config_.log_level);
+  config_.lease_ms =
+      static_cast<uint32_t>(root_.Integer("leaseMs", kLeaseMsMin, kLeaseMsMax).value_or(config_.lease_ms));
+}
+
+void ConfigReader::ReadMetricsAddress() {
+  if (root_.IsEmptyText("metricsAddress")) return;
+  const auto address = root_.Text("metricsAddress", crds::kShortText);
+  if (!address) return;
+  config_.metrics_address = *address;
+  const size_t colon = address->rfind(':');
+  const std::string host = address->substr(0, colon == std::string::npos ? 0 : colon);
+  const std::string port = colon == std::string::npos ? "" : address->substr(colon + 1);
+  const bool digits = !port.empty() && port.size() <= 5 && port.find_first_not_of("0123456789") == std::string::npos;
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  const bool host_ok = !host.empty() && (bracketed || host.find_first_of(":[] /") == std::string::npos);
+  if (!host_ok || !digits || std::stoi(port) > 65535) {
+    root_.Fail("metricsAddress", absl::StrCat(crds::Shown(*address),
+                                              " is not an address; allowed: \"host:port\", \"[ipv6]:port\""
+                                              ", port 0 for any free one, or \"\" for no metrics"));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<NodeConfig> ParseNodeConfig(std::string_view text, const std::string& file_name,
+                                           const std::string& base_dir) {
+  KV_ASSIGN_OR_RETURN(const std::vector<crds::YamlNode> documents, crds::ReadYaml(text, file_name));
+  if (documents.size() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_name, ": has ", documents.size(), " YAML documents; a configuration is exactly one"));
+  }
+  crds::Findings findings(file_name);
+  NodeConfig config;
+  {
+    FieldReader root(documents[0], "", &findings);
+    config = ConfigReader(root, base_dir).Read();
+  }
+  KV_RETURN_IF_ERROR(findings.status());
+  return config;
+}
+
+absl::StatusOr<NodeConfig> LoadNodeConfig(const std::string& path) {
+  KV_ASSIGN_OR_RETURN(const std::string text, crds::ReadYamlFile(path));
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": the working folder is not known: ", error.message()));
+  }
+  return ParseNodeConfig(text, path, absolute.parent_path().string());
+}
+
+}  // namespace kvartal::config
