@@ -1,7 +1,7 @@
 // Metadata of the NVMe tier: which slot holds which block. RocksDB behind its own thread, or a fake that a test pumps.
 // Confined to the engine loop; the work happens elsewhere and returns through the executor.
-// Invariant: data before metadata: a record is put only after its payload was written; a stale record is found out by the
-// header at the next read, so losing the newest records or deletes is harmless.
+// Invariant: data before metadata: a record is put only after its payload was written; a stale record is found out by
+// the header at the next read, so losing the newest records or deletes is harmless.
 #pragma once
 
 #include <cstdint>
@@ -26,16 +26,19 @@ class NvmeCatalog {
  public:
   virtual ~NvmeCatalog() = default;
 
-  // `done` on the engine loop once the record would survive kill -9 of this process (written to the log, not yet synced).
-  // False when kCatalogQueueMax batches are waiting.
+  // `done` on the engine loop once the record would survive kill -9 of this process (written to the log, not yet
+  // synced). False when kCatalogQueueMax batches are waiting.
   [[nodiscard]] virtual bool Put(const CatalogRecord& record, absl::AnyInvocable<void(absl::Status)> done) = 0;
   // Forgets a slot. Never refused: queued beside the Puts (its number is bounded by the number of slots).
   virtual void Delete(SlotId slot) = 0;
   // "Nothing of this owner committed before `before_wall_ms` may come back." Synced before `done`.
-  virtual void PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms, absl::AnyInvocable<void(absl::Status)> done) = 0;
+  virtual void PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms,
+                            absl::AnyInvocable<void(absl::Status)> done) = 0;
 
-  // Streams every live record in batches (tombstoned ones left out), then `done`. Batches run on the engine loop; once at start.
-  virtual void Load(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, absl::AnyInvocable<void(absl::Status)> done) = 0;
+  // Streams every live record in batches (tombstoned ones left out), then `done`. Batches run on the engine loop; once
+  // at start.
+  virtual void Load(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch,
+                    absl::AnyInvocable<void(absl::Status)> done) = 0;
   // Sync of the write-ahead log, for a drain. `done` on the engine loop.
   virtual void Flush(absl::AnyInvocable<void(absl::Status)> done) = 0;
   // True when the database was absent or unreadable at open: the caller rebuilds from the headers of the file.
@@ -46,7 +49,8 @@ struct CatalogOptions {
   std::string path;       // a folder
   std::string device_id;  // hex uuid of the device the records are about; another one inside means "treat as empty"
 };
-// Never fails for a bad database: an unreadable one is set aside (renamed *.corrupt) and a new one made, with a log line.
+// Never fails for a bad database: an unreadable one is set aside (renamed *.corrupt) and a new one made, with a log
+// line.
 absl::StatusOr<std::unique_ptr<NvmeCatalog>> OpenRocksCatalog(const CatalogOptions& options, Executor* executor);
 
 }  // namespace kvartal::tier

@@ -98,13 +98,14 @@ absl::Status CheckPage(const PageKind& kind, uint64_t seed, std::span<const std:
     return absl::DataLossError(
         absl::StrCat(kind.name, ": magic is \"", absl::CHexEscape(found), "\", expected \"", kind.magic, "\""));
   }
+  const auto version = Load<uint32_t>(in, kVersionAt);
   const auto found = Load<uint64_t>(in, kChecksumAt);
   const uint64_t expected = PageChecksum(in, seed);
   if (found != expected) {
-    return absl::DataLossError(absl::StrCat(kind.name, ": checksum is ", absl::Hex(found, absl::kZeroPad16),
-                                            ", its bytes give ", absl::Hex(expected, absl::kZeroPad16)));
+    return absl::DataLossError(absl::StrCat(kind.name, " of format version ", version, ": checksum is ",
+                                            absl::Hex(found, absl::kZeroPad16), ", its bytes give ",
+                                            absl::Hex(expected, absl::kZeroPad16)));
   }
-  const auto version = Load<uint32_t>(in, kVersionAt);
   if (version != kNvmeFormatVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat(kind.name, ": format version ", version, ", this build reads and writes ", kNvmeFormatVersion));
@@ -189,6 +190,10 @@ absl::StatusOr<Superblock> DecodeSuperblock(std::span<const std::byte> in) {
                                             kSegmentMaxBytes));
   }
   return out;
+}
+
+bool LooksLikeSuperblock(std::span<const std::byte> in) {
+  return in.size() >= kMagicBytes && std::memcmp(in.data(), kSuperblockPage.magic, kMagicBytes) == 0;
 }
 
 void EncodeSegmentHeader(const SegmentHeader& in, std::span<std::byte> out) {

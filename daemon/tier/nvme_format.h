@@ -60,6 +60,8 @@ struct SegmentHeader {
 // with what was wrong (magic, checksum, bounds); FailedPrecondition when an undamaged page has another format version.
 void EncodeSuperblock(const Superblock& in, std::span<std::byte> out);
 absl::StatusOr<Superblock> DecodeSuperblock(std::span<const std::byte> in);
+// True for a page with a superblock's magic, damaged or not.
+bool LooksLikeSuperblock(std::span<const std::byte> in);
 void EncodeSegmentHeader(const SegmentHeader& in, std::span<std::byte> out);
 absl::StatusOr<SegmentHeader> DecodeSegmentHeader(std::span<const std::byte> in);
 // `header_seed` is the device's; `slot` is where the header lies, so that a misplaced one is found out.

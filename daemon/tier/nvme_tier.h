@@ -1,12 +1,13 @@
-// NVMe: segments of a preallocated file, each of one slot size; a slot is a 4 KiB header kept by the daemon and the payload.
-// Confined to the engine loop; transfers run on the disk threads behind BlockFile.
-// Invariants: a slot is written or read only while taken; it is free for reuse only when no transfer of it is under way; no byte
-// is delivered whose header or checksum disagrees.
+// NVMe: segments of a preallocated file, each of one slot size; a slot is a 4 KiB header kept by the daemon and the
+// payload. Confined to the engine loop; transfers run on the disk threads behind BlockFile. Invariants: a slot is
+// written or read only while taken; it is free for reuse only when no transfer of it is under way; no byte is delivered
+// whose header or checksum disagrees.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -19,17 +20,20 @@ namespace kvartal::tier {
 
 struct NvmeCounters {
   uint64_t blocks_written = 0, blocks_read = 0, bytes_written = 0, bytes_read = 0;
-  uint64_t write_errors = 0, read_errors = 0;      // from the device
+  uint64_t write_errors = 0, read_errors = 0;  // from the device
   uint64_t header_mismatches = 0, checksum_mismatches = 0;
+  uint64_t segment_headers_written = 0;
+  uint64_t quarantined_slots = 0;  // now: their last write failed, nobody gets them for a while
 };
 
 class NvmeTier : public Tier {
  public:
   using Done = absl::AnyInvocable<void(absl::Status)>;
 
-  // Reads or makes the superblock. FailedPrecondition: another format version, or a file that is not ours: the message says to
-  // move it away. `file` and `catalog` must outlive the tier.
+  // Reads or makes the superblock. FailedPrecondition: another format version, or a file that is not ours: the message
+  // says to move it away. `file` and `clock` must outlive the tier.
   static absl::StatusOr<std::unique_ptr<NvmeTier>> Open(device::BlockFile* file, const Clock* clock);
+  // Transfers under way end on the disk; their `done` no longer runs.
   ~NvmeTier() override;
   // Hex uuid from the superblock.
   const std::string& device_id() const;
@@ -43,29 +47,32 @@ class NvmeTier : public Tier {
   uint64_t EmptyBytes(DomainId domain) const override;
   TierStats stats() const override;
 
-  // Writes header and payload. `payload` must not move until `done`; its bytes may change meanwhile (a hostile client), which
-  // makes the block unreadable, never wrong. The header with checksum and generation is what the catalog records.
+  // Writes header and payload. `payload` must not move until `done`; its bytes may change meanwhile (a hostile client),
+  // which makes the block unreadable, never wrong. The header with checksum and generation is what the catalog records.
   // False when the disk queue is full.
   using WriteDone = absl::AnyInvocable<void(absl::StatusOr<BlockHeader>)>;
   [[nodiscard]] bool Write(SlotId slot, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
                            std::span<const std::byte> payload, WriteDone done);
-  // Reads into `payload` and verifies key, digest, owner, generation and checksum. DataLoss: a mismatch (treat as a miss and drop
-  // the entry); Unavailable: the device failed. False when the disk queue is full.
+  // Reads into `payload` and verifies key, digest, owner, generation and checksum. DataLoss: a mismatch (treat as a
+  // miss and drop the entry); Unavailable: the device failed. False when the disk queue is full.
   [[nodiscard]] bool Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done);
   // Overwrites header and payload with zeros (deletion by policy).
   [[nodiscard]] bool Erase(SlotId slot, Done done);
 
-  // Recovery. Adopt marks a slot as taken by `domain`; false when the record does not fit this file (bounds, slot size, in use).
-  bool Adopt(DomainId domain, SlotId slot, uint32_t slot_bytes);
+  // Recovery. Adopt marks a slot as taken by `domain`; false when the record does not fit this file (bounds, slot size,
+  // in use). `generation` is the record's; 0 takes what the first read finds.
+  bool Adopt(DomainId domain, SlotId slot, uint32_t slot_bytes, uint64_t generation = 0);
   // Reads every block header of the file, in batches, for a lost catalog. `batch` and `done` run on the engine loop.
+  // What cannot be read is left out; Unavailable when the device failed so often that the scan was given up. Some of
+  // the blocks were given up long ago, and one block may come twice. REQUIRES: no scan is under way.
   void ScanHeaders(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, Done done);
 
   const NvmeCounters& counters() const;
 
  private:
-  struct State;
-  explicit NvmeTier(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  class State;
+  explicit NvmeTier(std::shared_ptr<State> state);
+  const std::shared_ptr<State> state_;  // shared with transfers under way
 };
 
 // Segment size for a file: a power of two between kSegmentMinBytes and kSegmentMaxBytes, about 1/64 of it. Pure.

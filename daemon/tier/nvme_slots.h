@@ -1,0 +1,79 @@
+// Whose slots are whose: which belong to a domain, which of them are taken, and how many transfers each has under way.
+// Confined to the engine loop. No I/O.
+// Invariants: a slot belongs to one domain from Grow or Adopt to Shrink; it changes hands only while not taken and with
+// no transfer under way.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "daemon/base/ids.h"
+#include "daemon/base/limits.h"
+#include "daemon/tier/nvme_segment.h"
+
+namespace kvartal::tier {
+
+class NvmeSlots {
+ public:
+  explicit NvmeSlots(SegmentTable* segments) : segments_(segments) {}
+
+  // What a slot costs: its header and its payload.
+  static uint64_t ExtentBytes(uint32_t payload_bytes) { return kNvmeHeaderBytes + payload_bytes; }
+
+  // Below, sizes are payload bytes, a multiple of kSlotAlignBytes. False when no slot of the size is free.
+  bool Grow(DomainId domain, uint32_t payload_bytes);
+  SlotId Take(DomainId domain, uint32_t payload_bytes);
+  // With a transfer under way (a bug of the caller) the slot becomes empty when the last one ends.
+  void Give(DomainId domain, SlotId slot);
+  uint64_t Shrink(DomainId domain, uint64_t keep_bytes);
+  bool Adopt(DomainId domain, SlotId slot, uint32_t payload_bytes, uint64_t generation);
+
+  // REQUIRES: taken, below.
+  uint32_t PayloadBytesOf(SlotId slot) const;
+  uint64_t GenerationOf(SlotId slot) const { return Taken(slot).generation; }
+  void SetGeneration(SlotId slot, uint64_t generation) { Taken(slot).generation = generation; }
+  // A slot whose last write failed is kept out of use for a while once it leaves its domain.
+  void SetWriteFailed(SlotId slot, bool failed) { Taken(slot).write_failed = failed; }
+  bool Idle(SlotId slot) const { return Taken(slot).transfers == 0; }
+  void BeginTransfer(SlotId slot) { ++Taken(slot).transfers; }
+  void EndTransfer(SlotId slot);
+
+  uint64_t EmptyBytes(DomainId domain) const;
+  uint64_t granted_bytes() const { return granted_bytes_; }
+  uint64_t used_bytes() const { return used_bytes_; }
+  uint64_t slots_taken() const { return slots_taken_; }
+  size_t quarantined() const { return quarantine_.size(); }
+
+ private:
+  struct Slot {
+    DomainId domain;
+    uint64_t generation = 0;  // of the block in it; 0: not known
+    uint32_t transfers = 0;
+    bool taken = false;
+    bool give_later = false;
+    bool write_failed = false;
+  };
+  struct Domain {
+    uint64_t empty_bytes = 0;
+    absl::flat_hash_map<uint32_t, std::vector<SlotId>> empty;  // by payload bytes; Take gets the last
+    std::vector<SlotId> failed;                                // empty too, yet never taken again
+  };
+
+  Slot& Taken(SlotId slot);
+  const Slot& Taken(SlotId slot) const { return const_cast<NvmeSlots*>(this)->Taken(slot); }
+  void MakeEmpty(SlotId slot);
+  void LeaveDomain(SlotId slot);
+  void Quarantine(SlotId slot);
+
+  SegmentTable* const segments_;
+  absl::flat_hash_map<SlotId, Slot> slots_;
+  absl::flat_hash_map<DomainId, Domain> domains_;
+  std::deque<SlotId> quarantine_;  // oldest first
+  uint64_t granted_bytes_ = 0;
+  uint64_t used_bytes_ = 0;
+  uint64_t slots_taken_ = 0;
+};
+
+}  // namespace kvartal::tier

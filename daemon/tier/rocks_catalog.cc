@@ -1,0 +1,269 @@
+#include <pthread.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "daemon/base/check.h"
+#include "daemon/base/limits.h"
+#include "daemon/base/log.h"
+#include "daemon/tier/nvme_catalog.h"
+#include "daemon/tier/rocks_store.h"
+
+namespace kvartal::tier {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+using StatusDone = absl::AnyInvocable<void(absl::Status)>;
+using RecordBatch = absl::AnyInvocable<void(std::vector<CatalogRecord>)>;
+
+// A catalog in RocksDB. Its thread takes all that is queued at once and writes it as one batch (group commit), so its
+// rate follows the load; `done`s of one batch return as one callback. Put, Delete, ...: confined to the engine loop.
+// The store: confined to the thread. The queue: guarded by mutex_. Invariant: operations take effect in the order in
+// which they were asked for.
+class RocksCatalog : public NvmeCatalog {
+ public:
+  RocksCatalog(std::unique_ptr<RocksStore> store, Executor* executor)
+      : store_(std::move(store)),
+        executor_(executor),
+        was_empty_(store_->was_empty()),
+        thread_([this] { RunThread(); }) {}
+
+  // What was accepted is written and synced; its `done`s are posted.
+  ~RocksCatalog() override {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    {
+      std::lock_guard lock(read_ahead_->mutex);
+      read_ahead_->stopping = true;
+    }
+    read_ahead_->fewer.notify_all();
+    thread_.join();
+  }
+
+  bool Put(const CatalogRecord& record, StatusDone done) override {
+    KV_CHECK(record.slot.valid());
+    if (*puts_under_way_ >= kCatalogQueueMax) return false;
+    ++*puts_under_way_;
+    Operation operation{Operation::Kind::kPut};
+    operation.record = record;
+    operation.done = std::move(done);
+    Enqueue(std::move(operation));
+    return true;
+  }
+  void Delete(SlotId slot) override {
+    KV_CHECK(slot.valid());
+    Operation operation{Operation::Kind::kDelete};
+    operation.record.slot = slot;
+    Enqueue(std::move(operation));
+  }
+  void PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms, StatusDone done) override {
+    Operation operation{Operation::Kind::kTombstone};
+    operation.record.header.identity.owner = owner;
+    operation.before_wall_ms = before_wall_ms;
+    operation.done = std::move(done);
+    Enqueue(std::move(operation));
+  }
+  void Load(RecordBatch batch, StatusDone done) override {
+    Operation operation{Operation::Kind::kLoad};
+    operation.batch = std::move(batch);
+    operation.done = std::move(done);
+    Enqueue(std::move(operation));
+  }
+  void Flush(StatusDone done) override {
+    Operation operation{Operation::Kind::kFlush};
+    operation.done = std::move(done);
+    Enqueue(std::move(operation));
+  }
+  bool was_empty() const override { return was_empty_; }
+
+ private:
+  struct Operation {
+    enum class Kind : uint8_t { kPut, kDelete, kTombstone, kLoad, kFlush };
+    explicit Operation(Kind what) : kind(what) {}
+    Kind kind;
+    CatalogRecord record;
+    int64_t before_wall_ms = 0;
+    RecordBatch batch;
+    StatusDone done;
+  };
+  // Batches of a Load that the loop has not run yet. Shared with callbacks that may outlive the catalog.
+  struct ReadAhead {
+    std::mutex mutex;
+    std::condition_variable fewer;
+    size_t batches = 0;
+    bool stopping = false;
+  };
+
+  void Enqueue(Operation operation) {
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(operation));
+    }
+    wake_.notify_one();
+  }
+
+  void RunThread();
+  void RunOperations(std::deque<Operation> operations);
+  void CommitCollected(std::vector<StatusDone>* dones);
+  void RunLoad(Operation operation);
+  void PostDone(StatusDone done, absl::Status status);
+  void NoteFailure(const absl::Status& status);
+  void DoDueWork();
+
+  std::unique_ptr<RocksStore> store_;
+  Executor* const executor_;
+  const bool was_empty_;
+  // Of the loop; callbacks that lower it may outlive the catalog.
+  const std::shared_ptr<size_t> puts_under_way_ = std::make_shared<size_t>(0);
+
+  // Of the thread.
+  absl::Status failure_;  // not OK: operations end with it until the store could be reopened
+  SteadyClock::time_point next_reopen_;
+  SteadyClock::time_point next_sync_ = SteadyClock::now() + std::chrono::seconds(kCatalogSyncSeconds);
+  bool unsynced_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Operation> queue_;  // Guarded by mutex_
+  bool stopping_ = false;        // Guarded by mutex_
+  const std::shared_ptr<ReadAhead> read_ahead_ = std::make_shared<ReadAhead>();
+  std::thread thread_;  // last: it starts when all else is there
+};
+
+void RocksCatalog::RunThread() {
+  pthread_setname_np(pthread_self(), "catalog");
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait_for(lock, std::chrono::seconds(1), [this] { return stopping_ || !queue_.empty(); });
+    if (stopping_ && queue_.empty()) break;
+    std::deque<Operation> operations = std::exchange(queue_, {});
+    lock.unlock();
+    DoDueWork();
+    RunOperations(std::move(operations));
+    lock.lock();
+  }
+  lock.unlock();
+  if (failure_.ok() && unsynced_) NoteFailure(store_->Sync());
+  store_.reset();
+}
+
+void RocksCatalog::RunOperations(std::deque<Operation> operations) {
+  std::vector<StatusDone> dones;
+  for (Operation& operation : operations) {
+    switch (operation.kind) {
+      case Operation::Kind::kPut:
+        store_->Put(operation.record);
+        dones.push_back(std::move(operation.done));
+        break;
+      case Operation::Kind::kDelete:
+        store_->Delete(operation.record.slot);
+        break;
+      case Operation::Kind::kTombstone: {
+        CommitCollected(&dones);
+        absl::Status status = failure_;
+        if (status.ok())
+          status = store_->PutTombstone(operation.record.header.identity.owner, operation.before_wall_ms);
+        NoteFailure(status);
+        PostDone(std::move(operation.done), std::move(status));
+        break;
+      }
+      case Operation::Kind::kLoad:
+        CommitCollected(&dones);
+        RunLoad(std::move(operation));
+        break;
+      case Operation::Kind::kFlush: {
+        CommitCollected(&dones);
+        absl::Status status = failure_.ok() ? store_->Sync() : failure_;
+        NoteFailure(status);
+        unsynced_ = unsynced_ && !status.ok();
+        PostDone(std::move(operation.done), std::move(status));
+        break;
+      }
+    }
+    if (store_->collected() >= kCatalogBatchOpsMax) CommitCollected(&dones);
+  }
+  CommitCollected(&dones);
+}
+
+// `dones` are those of the collected Puts.
+void RocksCatalog::CommitCollected(std::vector<StatusDone>* dones) {
+  if (store_->collected() == 0) return;
+  if (!failure_.ok()) store_->Discard();
+  absl::Status status = failure_.ok() ? store_->Commit(false) : failure_;
+  NoteFailure(status);
+  unsynced_ = unsynced_ || status.ok();
+  if (dones->empty()) return;
+  executor_->Post([under_way = puts_under_way_, all = std::exchange(*dones, {}), status = std::move(status)]() mutable {
+    *under_way -= all.size();
+    for (StatusDone& done : all) done(status);
+  });
+}
+
+// Waits for the loop when it is behind: a restart must not hold all records in memory twice.
+void RocksCatalog::RunLoad(Operation operation) {
+  const auto shared = std::make_shared<RecordBatch>(std::move(operation.batch));
+  const auto hand_out = [&](std::vector<CatalogRecord> records) {
+    ReadAhead& ahead = *read_ahead_;
+    std::unique_lock lock(ahead.mutex);
+    ahead.fewer.wait(lock, [&] { return ahead.batches < kCatalogLoadBatchesMax || ahead.stopping; });
+    if (ahead.stopping) return false;
+    ++read_ahead_->batches;
+    lock.unlock();
+    executor_->Post([shared, counted = read_ahead_, records = std::move(records)]() mutable {
+      {
+        std::lock_guard counted_lock(counted->mutex);
+        --counted->batches;
+      }
+      counted->fewer.notify_one();
+      (*shared)(std::move(records));
+    });
+    return true;
+  };
+  absl::Status status = failure_.ok() ? store_->Load(hand_out) : failure_;
+  if (!absl::IsCancelled(status)) NoteFailure(status);
+  PostDone(std::move(operation.done), std::move(status));
+}
+
+void RocksCatalog::PostDone(StatusDone done, absl::Status status) {
+  executor_->Post([done = std::move(done), status = std::move(status)]() mutable { done(std::move(status)); });
+}
+
+void RocksCatalog::NoteFailure(const absl::Status& status) {
+  if (status.ok() || !failure_.ok()) return;
+  failure_ = status;
+  next_reopen_ = SteadyClock::now() + std::chrono::seconds(kCatalogReopenSeconds);
+  Log(LogLevel::kError, "catalog", "takes no records: ", std::string(status.message()), "; trying again in ",
+      kCatalogReopenSeconds, " s");
+}
+
+void RocksCatalog::DoDueWork() {
+  const SteadyClock::time_point now = SteadyClock::now();
+  if (!failure_.ok()) {
+    if (now < next_reopen_) return;
+    next_reopen_ = now + std::chrono::seconds(kCatalogReopenSeconds);
+    failure_ = store_->Reopen();
+    if (failure_.ok()) Log(LogLevel::kInfo, "catalog", "takes records again");
+  }
+  if (failure_.ok() && unsynced_ && now >= next_sync_) {
+    const absl::Status status = store_->Sync();
+    NoteFailure(status);
+    unsynced_ = !status.ok();
+  }
+  if (now >= next_sync_) next_sync_ = now + std::chrono::seconds(kCatalogSyncSeconds);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<NvmeCatalog>> OpenRocksCatalog(const CatalogOptions& options, Executor* executor) {
+  KV_ASSIGN_OR_RETURN(std::unique_ptr<RocksStore> store, RocksStore::Open(options));
+  return std::make_unique<RocksCatalog>(std::move(store), executor);
+}
+
+}  // namespace kvartal::tier

@@ -1,0 +1,299 @@
+#include "daemon/tier/rocks_store.h"
+
+#include <rocksdb/cache.h>
+#include <rocksdb/db.h>
+#include <rocksdb/filter_policy.h>
+#include <rocksdb/options.h>
+#include <rocksdb/table.h>
+#include <rocksdb/write_batch.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/base/limits.h"
+#include "daemon/base/log.h"
+
+namespace kvartal::tier {
+namespace {
+
+constexpr char kMetaKey[] = "m";
+constexpr char kSlotPrefix = 's';
+constexpr char kTombstonePrefix = 't';
+constexpr size_t kSlotKeyBytes = 1 + sizeof(uint32_t);
+constexpr const char* kSetAsideSuffix = ".corrupt-";
+
+absl::Status ToStatus(const rocksdb::Status& status, const std::string& path) {
+  if (status.ok()) return absl::OkStatus();
+  const std::string what = absl::StrCat("catalog ", path, ": ", status.ToString());
+  if (status.IsNoSpace()) return absl::ResourceExhaustedError(absl::StrCat(what, "; free space on its disk"));
+  if (status.IsCorruption()) return absl::DataLossError(what);
+  if (status.IsIOError() && status.ToString().find("lock") != std::string::npos) {
+    return absl::FailedPreconditionError(absl::StrCat(what, "; is another daemon running on it?"));
+  }
+  return absl::UnavailableError(what);
+}
+
+// Trouble that another folder would not have: what is in this one cannot be used.
+bool IsFolderTrouble(const absl::Status& status) {
+  return !status.ok() && !absl::IsResourceExhausted(status) && !absl::IsFailedPrecondition(status);
+}
+
+// Big-endian, so that a scan comes in the order of the device.
+std::string SlotKey(SlotId slot) {
+  std::string key(kSlotKeyBytes, kSlotPrefix);
+  for (size_t i = 0; i < sizeof(uint32_t); ++i) {
+    key[1 + i] = static_cast<char>(slot.value() >> (8 * (sizeof(uint32_t) - 1 - i)));
+  }
+  return key;
+}
+
+SlotId SlotOfKey(const rocksdb::Slice& key) {
+  uint32_t value = 0;
+  for (size_t i = 1; i < kSlotKeyBytes; ++i) value = value << 8 | static_cast<uint8_t>(key[i]);
+  return SlotId(value);
+}
+
+std::string TombstoneKey(const OwnerUidHash& owner) {
+  std::string key(1, kTombstonePrefix);
+  key.append(reinterpret_cast<const char*>(owner.data()), owner.size());
+  return key;
+}
+
+std::span<const std::byte> BytesOf(const rocksdb::Slice& slice) {
+  return {reinterpret_cast<const std::byte*>(slice.data()), slice.size()};
+}
+
+bool HasPrefix(const rocksdb::Slice& key, char prefix) { return !key.empty() && key[0] == prefix; }
+
+rocksdb::Options DatabaseOptions() {
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = rocksdb::NewLRUCache(kCatalogBlockCacheBytes);
+  table.cache_index_and_filter_blocks = true;
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  options.write_buffer_size = kCatalogMemtableBytes;
+  options.max_write_buffer_number = 2;
+  options.max_total_wal_size = kCatalogWalBytesMax;
+  options.max_open_files = kCatalogOpenFilesMax;
+  options.compression = rocksdb::kNoCompression;  // hashes do not compress
+  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  options.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
+  options.keep_log_file_num = 2;
+  options.max_log_file_size = 1 * kMiB;
+  options.stats_dump_period_sec = 0;
+  options.stats_persist_period_sec = 0;
+  return options;
+}
+
+// Numbers of the folders beside `path` that were set aside, ascending.
+std::vector<uint32_t> SetAsideNumbers(const std::filesystem::path& path) {
+  std::vector<uint32_t> numbers;
+  const std::string prefix = path.filename().string() + kSetAsideSuffix;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(path.parent_path(), error)) {
+    const std::string name = entry.path().filename().string();
+    uint32_t number = 0;
+    if (name.starts_with(prefix) && absl::SimpleAtoi(name.substr(prefix.size()), &number)) numbers.push_back(number);
+  }
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+}  // namespace
+
+RocksStore::RocksStore(const CatalogOptions& options)
+    : options_(options), batch_(std::make_unique<rocksdb::WriteBatch>()) {}
+
+RocksStore::~RocksStore() = default;
+
+absl::StatusOr<std::unique_ptr<RocksStore>> RocksStore::Open(const CatalogOptions& options) {
+  std::unique_ptr<RocksStore> store(new RocksStore(options));
+  KV_RETURN_IF_ERROR(store->OpenFolder());
+  return store;
+}
+
+absl::Status RocksStore::OpenFolder() {
+  absl::Status status = OpenDatabase();
+  if (status.ok()) status = CheckMeta();
+  if (!IsFolderTrouble(status)) return status;
+  db_.reset();
+  KV_RETURN_IF_ERROR(SetAside(status));
+  KV_RETURN_IF_ERROR(OpenDatabase());
+  return CheckMeta();
+}
+
+absl::Status RocksStore::OpenDatabase() {
+  std::error_code error;
+  std::filesystem::create_directories(options_.path, error);
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat("catalog ", options_.path, ": cannot make the folder: ", error.message()));
+  }
+  rocksdb::DB* db = nullptr;
+  const rocksdb::Status status = rocksdb::DB::Open(DatabaseOptions(), options_.path, &db);
+  db_.reset(db);
+  return ToStatus(status, options_.path);
+}
+
+absl::Status RocksStore::CheckMeta() {
+  std::string value;
+  const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), kMetaKey, &value);
+  if (!status.ok() && !status.IsNotFound()) return ToStatus(status, options_.path);
+  if (status.IsNotFound()) {
+    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
+    it->SeekToFirst();
+    if (it->Valid()) return absl::DataLossError("the database has records but says nothing about its device");
+    KV_RETURN_IF_ERROR(ToStatus(it->status(), options_.path));
+    was_empty_ = true;
+    return PutMeta(true);
+  }
+  uint32_t version = 0;
+  if (value.size() < sizeof(version) + 1) return absl::DataLossError("the database's description is cut short");
+  std::memcpy(&version, value.data(), sizeof(version));
+  if (version != kNvmeFormatVersion) {
+    return absl::DataLossError(
+        absl::StrCat("the database has format version ", version, ", this build uses ", kNvmeFormatVersion));
+  }
+  const std::string device = value.substr(sizeof(version) + 1);
+  if (device != options_.device_id) {
+    return absl::DataLossError(absl::StrCat("the database is about device ", device, ", not ", options_.device_id));
+  }
+  was_empty_ = value[sizeof(version)] == 0;
+  return was_empty_ ? PutMeta(true) : absl::OkStatus();
+}
+
+absl::Status RocksStore::PutMeta(bool complete) {
+  std::string value(sizeof(kNvmeFormatVersion), '\0');
+  std::memcpy(value.data(), &kNvmeFormatVersion, sizeof(kNvmeFormatVersion));
+  value.push_back(complete ? 1 : 0);
+  value += options_.device_id;
+  rocksdb::WriteOptions synced;
+  synced.sync = true;
+  return ToStatus(db_->Put(synced, kMetaKey, value), options_.path);
+}
+
+// The folder is kept for a look, under another name; of several only the newest.
+absl::Status RocksStore::SetAside(const absl::Status& why) {
+  const std::filesystem::path path = std::filesystem::absolute(options_.path).lexically_normal();
+  const std::vector<uint32_t> numbers = SetAsideNumbers(path);
+  const uint32_t number = numbers.empty() ? 1 : numbers.back() + 1;
+  const std::string target = absl::StrCat(path.string(), kSetAsideSuffix, number);
+  std::error_code error;
+  std::filesystem::rename(path, target, error);
+  if (error) {
+    return absl::UnavailableError(absl::StrCat("catalog ", options_.path, " is unusable (", why.message(),
+                                               ") and cannot be renamed to ", target, ": ", error.message(),
+                                               "; move it away by hand"));
+  }
+  Log(LogLevel::kError, "catalog", options_.path, " is unusable (", std::string(why.message()), "): set aside as ",
+      target, ", starting a new one; the headers of the device are read instead");
+  for (const uint32_t old : numbers) {
+    if (old + kCatalogSetAsideMax <= number) {
+      std::filesystem::remove_all(absl::StrCat(path.string(), kSetAsideSuffix, old), error);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void RocksStore::Put(const CatalogRecord& record) {
+  std::byte value[kBlockRecordBytes];
+  EncodeBlockRecord(record.header, value);
+  batch_->Put(SlotKey(record.slot), rocksdb::Slice(reinterpret_cast<const char*>(value), sizeof(value)));
+}
+
+void RocksStore::Delete(SlotId slot) { batch_->Delete(SlotKey(slot)); }
+
+size_t RocksStore::collected() const { return batch_->Count(); }
+
+absl::Status RocksStore::Commit(bool sync) {
+  if (batch_->Count() == 0) return absl::OkStatus();
+  if (db_ == nullptr) {
+    batch_->Clear();
+    return absl::UnavailableError(absl::StrCat("catalog ", options_.path, " is closed after a failure"));
+  }
+  rocksdb::WriteOptions options;
+  options.sync = sync;
+  const rocksdb::Status status = db_->Write(options, batch_.get());
+  batch_->Clear();
+  return ToStatus(status, options_.path);
+}
+
+void RocksStore::Discard() { batch_->Clear(); }
+
+absl::Status RocksStore::PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms) {
+  const std::string key = TombstoneKey(owner);
+  std::string value;
+  int64_t before = before_wall_ms;
+  if (db_ != nullptr && db_->Get(rocksdb::ReadOptions(), key, &value).ok() && value.size() == sizeof(before)) {
+    std::memcpy(&before, value.data(), sizeof(before));
+    before = std::max(before, before_wall_ms);
+  }
+  batch_->Put(key, rocksdb::Slice(reinterpret_cast<const char*>(&before), sizeof(before)));
+  return Commit(true);
+}
+
+absl::Status RocksStore::Sync() {
+  if (db_ == nullptr)
+    return absl::UnavailableError(absl::StrCat("catalog ", options_.path, " is closed after a failure"));
+  return ToStatus(db_->SyncWAL(), options_.path);
+}
+
+absl::Status RocksStore::Load(absl::FunctionRef<bool(std::vector<CatalogRecord>)> batch) {
+  if (db_ == nullptr)
+    return absl::UnavailableError(absl::StrCat("catalog ", options_.path, " is closed after a failure"));
+  rocksdb::ReadOptions options;
+  options.fill_cache = false;
+  std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(options));
+  absl::flat_hash_map<std::string, int64_t> tombstones;
+  for (it->Seek(rocksdb::Slice(&kTombstonePrefix, 1)); it->Valid() && HasPrefix(it->key(), kTombstonePrefix);
+       it->Next()) {
+    int64_t before = 0;
+    if (it->value().size() != sizeof(before)) continue;
+    std::memcpy(&before, it->value().data(), sizeof(before));
+    tombstones[it->key().ToString()] = before;
+  }
+  std::vector<CatalogRecord> records;
+  uint64_t unreadable = 0;
+  for (it->Seek(rocksdb::Slice(&kSlotPrefix, 1)); it->Valid() && HasPrefix(it->key(), kSlotPrefix); it->Next()) {
+    const absl::StatusOr<BlockHeader> header = DecodeBlockRecord(BytesOf(it->value()));
+    const bool readable = header.ok() && it->key().size() == kSlotKeyBytes;
+    const auto tombstone = readable ? tombstones.find(TombstoneKey(header->identity.owner)) : tombstones.end();
+    if (!readable) ++unreadable;
+    if (!readable || (tombstone != tombstones.end() && header->first_commit_ms < tombstone->second)) {
+      batch_->Delete(it->key());
+      if (batch_->Count() >= kCatalogBatchOpsMax) KV_RETURN_IF_ERROR(Commit(false));
+      continue;
+    }
+    records.push_back({SlotOfKey(it->key()), *header});
+    if (records.size() >= kRecoveryBatchMax && !batch(std::exchange(records, {})))
+      return absl::CancelledError("closing");
+  }
+  KV_RETURN_IF_ERROR(ToStatus(it->status(), options_.path));
+  if (unreadable > 0) Log(LogLevel::kWarning, "catalog", unreadable, " records are unreadable and were dropped");
+  if (!records.empty() && !batch(std::move(records))) return absl::CancelledError("closing");
+  return Commit(false);
+}
+
+absl::Status RocksStore::Reopen() {
+  batch_->Clear();
+  db_.reset();
+  was_empty_ = false;
+  const absl::Status status = OpenFolder();
+  if (!status.ok()) {
+    db_.reset();
+    return status;
+  }
+  // Its older records are gone: the next start must read the headers.
+  return was_empty_ ? PutMeta(false) : absl::OkStatus();
+}
+
+}  // namespace kvartal::tier

@@ -1,0 +1,66 @@
+// The RocksDB folder behind the catalog: opening it, setting an unreadable one aside, keys and values. Blocking calls.
+// Confined to one thread at a time: the caller of Open, then the catalog's thread.
+// Invariant: records of another device never come out.
+//
+//   "m"                     -> u32 format version, u8 1 when nothing was lost since the last start, device id
+//   "s" + slot, big-endian  -> packed block header (kBlockRecordBytes)
+//   "t" + owner             -> i64 wall milliseconds: nothing of the owner committed before may come back
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "daemon/tier/nvme_catalog.h"
+
+namespace rocksdb {
+class DB;
+class WriteBatch;
+}  // namespace rocksdb
+
+namespace kvartal::tier {
+
+class RocksStore {
+ public:
+  // ResourceExhausted: the disk is full. FailedPrecondition: another process has the folder open. Any other trouble
+  // with what is in the folder sets it aside and makes a new one.
+  static absl::StatusOr<std::unique_ptr<RocksStore>> Open(const CatalogOptions& options);
+  ~RocksStore();
+
+  // The records are not all there: the caller reads the headers of the device.
+  bool was_empty() const { return was_empty_; }
+
+  // Collected by the first two, written by Commit, all or nothing. A record survives kill -9 from then on, power loss
+  // with `sync`.
+  void Put(const CatalogRecord& record);
+  void Delete(SlotId slot);
+  size_t collected() const;
+  absl::Status Commit(bool sync);
+  void Discard();
+  // What was collected before is committed with it. Synced. An older tombstone never replaces a newer one.
+  absl::Status PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms);
+  absl::Status Sync();
+
+  // Every record no tombstone covers, kRecoveryBatchMax at a time, until `batch` says false (Cancelled). Covered and
+  // unreadable ones are deleted on the way.
+  absl::Status Load(absl::FunctionRef<bool(std::vector<CatalogRecord>)> batch);
+
+  // After any failure: closes the database and opens it again, since it may refuse writes long after space is back.
+  absl::Status Reopen();
+
+ private:
+  explicit RocksStore(const CatalogOptions& options);
+  absl::Status OpenFolder();
+  absl::Status OpenDatabase();
+  absl::Status CheckMeta();
+  absl::Status PutMeta(bool complete);
+  absl::Status SetAside(const absl::Status& why);
+
+  const CatalogOptions options_;
+  std::unique_ptr<rocksdb::DB> db_;
+  std::unique_ptr<rocksdb::WriteBatch> batch_;
+  bool was_empty_ = false;
+};
+
+}  // namespace kvartal::tier
