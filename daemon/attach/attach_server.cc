@@ -1,0 +1,332 @@
+#include "daemon/attach/attach_server.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/base/log.h"
+
+namespace kvartal::attach {
+namespace {
+
+using Code = v1::Error;
+
+constexpr int64_t kNsPerMs = 1'000'000;
+
+}  // namespace
+
+AttachServer::AttachServer(const AttachOptions& options, EventLoop* loop, const Clock* clock,
+                           engine::CacheEngine* engine)
+    : options_(options),
+      loop_(loop),
+      clock_(clock),
+      engine_(engine),
+      daemon_epoch_(RandomName()),
+      receive_buffer_(kFrameBytesMax),
+      groups_(int64_t{options.lease_ms} * kNsPerMs),
+      request_path_({clock, engine, &codec_, &sessions_, &groups_, &counters_, alive_,
+                     [this](Session* session) { Touch(session); }, [this] { PostSweep(); }}) {
+  KV_CHECK(options_.lease_ms > 0 && options_.lease_ms <= kLeaseMsMax);
+  engine_->SetObserver(this);
+}
+
+AttachServer::~AttachServer() {
+  Stop();
+  engine_->SetObserver(nullptr);
+}
+
+absl::Status AttachServer::Start() {
+  std::vector<Door> doors = options_.doors;
+  if (!options_.shared_socket.empty()) doors.push_back({"", options_.shared_socket, options_.shared_socket_mode});
+  for (const Door& door : doors) {
+    auto listener =
+        Listener::Open(door, loop_, [this](UniqueFd fd, const Door& from) { OnAccepted(std::move(fd), from); });
+    if (!listener.ok()) {
+      listeners_.clear();
+      return std::move(listener).status();
+    }
+    listeners_.push_back(*std::move(listener));
+  }
+  return absl::OkStatus();
+}
+
+void AttachServer::Stop() {
+  listeners_.clear();
+  while (sessions_.size() > 0) {
+    Session* session = sessions_.all().begin()->second.get();
+    SayGoodbye(session, "the daemon is stopping: attach again later");
+    session->Cut(CutReason::kStopped);
+    EndSession(session);
+  }
+}
+
+// --- connections
+
+void AttachServer::OnAccepted(UniqueFd fd, const Door& door) {
+  ++counters_.accepted;
+  Attestation who;
+  PeerCredentials peer;
+  if (const auto asked = ReadPeerCredentials(fd.get()); asked.ok()) {
+    peer = *asked;
+    who = Attest(engine_->policy(), peer, door.name, options_.attest_uid);
+  } else {
+    who.denial = DenialReason::kNoCredentials;
+    who.why = std::string(asked.status().message());
+  }
+  if (sessions_.size() >= kSessionsMax) return RefuseConnection(std::move(fd), peer, who, DenialReason::kNodeSessions);
+  if (who.denial != DenialReason::kNone) {
+    // Told why when they attach, as long as they are few; more of them are told at once.
+    if (strangers_ >= kStrangersMax) return RefuseConnection(std::move(fd), peer, who, DenialReason::kStrangers);
+    ++strangers_;
+  } else {
+    // A connection counts for its tenant before it has said a word: silent ones cost nobody else.
+    const policy::TenantRules* rules = engine_->policy().FindByName(who.tenant);
+    size_t& held = sessions_by_tenant_[who.tenant];
+    if (held >= rules->max_sessions) return RefuseConnection(std::move(fd), peer, who, DenialReason::kTenantSessions);
+    ++held;
+  }
+  const int64_t now_ns = clock_->MonotonicNs();
+  Session* session = sessions_.Create(std::move(fd), door.name, peer, std::move(who), now_ns);
+  const absl::Status watched =
+      loop_->Add(session->socket(), EPOLLIN, [this, session](uint32_t events) { OnSessionEvent(session, events); });
+  if (!watched.ok()) {
+    session->Cut(CutReason::kSocketError);
+    return EndSession(session);
+  }
+  session->watched_events = EPOLLIN;
+  deadlines_.push_back({now_ns + int64_t{kAttachDeadlineMs} * kNsPerMs, session->id()});
+}
+
+void AttachServer::RefuseConnection(UniqueFd fd, const PeerCredentials& peer, const Attestation& who,
+                                    DenialReason reason) {
+  CountDenial(peer, who, reason);
+  // A session of its own kind: it lives for this one answer.
+  Session refused(SessionId::None(), std::move(fd), "", peer, who, clock_->MonotonicNs());
+  ++counters_.errors;
+  if (reason == DenialReason::kStrangers) {
+    refused.SendError(&codec_, 0, Code::DENIED, who.why);
+  } else if (reason == DenialReason::kTenantSessions) {
+    refused.SendError(&codec_, 0, Code::REFUSED,
+                      absl::StrCat("tenant ", who.tenant,
+                                   " has as many sessions on this node as its policy allows: close some or "
+                                   "raise sessions.max"),
+                      RefusalName(policy::Refusal::kTenantLimit));
+  } else {
+    refused.SendError(&codec_, 0, Code::REFUSED,
+                      absl::StrCat("this node has ", kSessionsMax, " sessions: try again later"),
+                      RefusalName(policy::Refusal::kQueueFull));
+  }
+  refused.DiscardUnread();
+}
+
+void AttachServer::OnSessionEvent(Session* session, uint32_t epoll_events) {
+  if ((epoll_events & EPOLLOUT) != 0) session->FlushOutbox(&codec_);
+  if ((epoll_events & ~EPOLLOUT) != 0) ReadFrames(session);
+  if (session->alive()) {
+    Watch(session);
+  } else {
+    EndSession(session);
+  }
+}
+
+void AttachServer::ReadFrames(Session* session) {
+  for (uint32_t i = 0; i < kFramesPerWakeMax && session->alive(); ++i) {
+    size_t bytes = 0;
+    BadFrame bad = BadFrame::kNone;
+    switch (session->Receive(receive_buffer_, &bytes, &bad)) {
+      case Session::Received::kFrame:
+        HandleFrame(session, bytes);
+        break;
+      case Session::Received::kNothing:
+        return;
+      case Session::Received::kEnd:
+        if (bad != BadFrame::kNone) RejectFrame(session, bad);
+        return;
+    }
+  }
+}
+
+void AttachServer::HandleFrame(Session* session, size_t bytes) {
+  ++counters_.frames;
+  const ParsedFrame parsed = codec_.Parse(std::span(receive_buffer_).first(bytes));
+  if (parsed.bad != BadFrame::kNone) return RejectFrame(session, parsed.bad);
+  if (parsed.bad_argument != nullptr) return request_path_.SendError(session, Code::BAD_ARGUMENT, parsed.bad_argument);
+  switch (parsed.verb) {
+    case Verb::kAttach:
+      return HandleAttach(session);
+    case Verb::kDetach:
+      return session->Cut(CutReason::kDetached);
+    case Verb::kGrantAck:
+      session->grant_unacked = false;
+      return;
+    default:
+      if (session->group == nullptr) {
+        return request_path_.SendError(session, Code::NOT_ATTACHED, "this session is not attached: send Attach first");
+      }
+      return request_path_.Handle(session, parsed.verb);
+  }
+}
+
+void AttachServer::RejectFrame(Session* session, BadFrame bad) {
+  ++counters_.bad_frames[static_cast<size_t>(bad)];
+  ++counters_.errors;
+  switch (bad) {
+    case BadFrame::kUnknownVerb:
+      return session->SendError(&codec_, codec_.frame().request_id(), Code::UNSUPPORTED,
+                                "this daemon does not know the verb of this frame: it is older than the client");
+    case BadFrame::kOversized:
+      session->SendError(&codec_, 0, Code::BAD_FRAME,
+                         absl::StrCat("the frame is longer than ", kFrameBytesMax, " bytes: split the request"));
+      break;
+    case BadFrame::kFds:
+      session->SendError(&codec_, 0, Code::BAD_FRAME, "the frame carries file descriptors: clients never send any");
+      break;
+    case BadFrame::kTwoVerbs:
+      session->SendError(&codec_, codec_.frame().request_id(), Code::BAD_FRAME,
+                         "the frame has more than one verb: send one a frame");
+      break;
+    case BadFrame::kEmpty:
+      session->SendError(&codec_, codec_.frame().request_id(), Code::BAD_FRAME, "the frame has no verb");
+      break;
+    case BadFrame::kGarbage:
+    case BadFrame::kNone:
+      session->SendError(&codec_, 0, Code::BAD_FRAME, "the frame is not a ClientFrame of attach.proto");
+      break;
+  }
+  session->Cut(CutReason::kBadFrame);
+}
+
+void AttachServer::EndSession(Session* session) {
+  const int64_t seen_ns = clock_->MonotonicNs();
+  const CutReason reason = session->cut();
+  ++counters_.cuts[static_cast<size_t>(reason)];
+  LogCut(*session);
+  loop_->Remove(session->socket());
+  if (session->peer_exit.valid()) loop_->Remove(session->peer_exit.get());
+  if (session->who().denial != DenialReason::kNone) {
+    --strangers_;
+  } else if (auto held = sessions_by_tenant_.find(session->who().tenant); --held->second == 0) {
+    sessions_by_tenant_.erase(held);
+  }
+  // Out of the tables first: answers the engine gives while it aborts find nobody to tell.
+  const std::unique_ptr<Session> ended = sessions_.Remove(session->id());
+  if (EngineGroup* group = ended->group; group != nullptr) {
+    std::erase(group->sessions, ended.get());
+    if (group->sessions.empty()) EndGroup(group, seen_ns);
+  }
+  if (reason != CutReason::kPeerClosed) ended->DiscardUnread();
+}
+
+void AttachServer::EndGroup(EngineGroup* group, int64_t seen_ns) {
+  const std::unique_ptr<EngineGroup> ended = groups_.Remove(group->id);
+  const size_t aborted = engine_->AbortGroup(ended->id);
+  ended->leases.ReleaseAll([this](std::span<const EntryId> blocks) { engine_->Release(blocks); });
+  ++counters_.reclaims;
+  counters_.reclaimed_blocks += aborted;
+  std::vector<uint32_t>& recent = counters_.recent_reclaim_us;
+  if (recent.size() == kReclaimsKept) recent.erase(recent.begin());
+  recent.push_back(static_cast<uint32_t>(std::min<int64_t>((clock_->MonotonicNs() - seen_ns) / 1000, UINT32_MAX)));
+}
+
+void AttachServer::Watch(Session* session) {
+  const uint32_t wanted = EPOLLIN | (session->wants_to_write() ? EPOLLOUT : 0u);
+  if (wanted == session->watched_events) return;
+  if (loop_->Modify(session->socket(), wanted).ok()) session->watched_events = wanted;
+}
+
+// --- done later on the loop
+
+void AttachServer::Touch(Session* session) {
+  // Most answers leave at once and change nothing.
+  if (session->alive() && session->wants_to_write() == ((session->watched_events & EPOLLOUT) != 0)) return;
+  TouchLater(session);
+}
+
+void AttachServer::TouchLater(Session* session) {
+  if (std::exchange(session->touched, true)) return;
+  touched_.push_back(session->id());
+  PostSweep();
+}
+
+void AttachServer::PostSweep() {
+  if (sweep_posted_) return;
+  sweep_posted_ = true;
+  loop_->Post([this, alive = std::weak_ptr<bool>(alive_)] {
+    if (!alive.expired()) Sweep();
+  });
+}
+
+void AttachServer::Sweep() {
+  sweep_posted_ = false;
+  request_path_.AbortOrphans();
+  std::vector<SessionId> touched;
+  touched.swap(touched_);
+  for (const SessionId id : touched) {
+    Session* session = sessions_.Find(id);
+    if (session == nullptr) continue;
+    session->touched = false;
+    session->TellHeld(&codec_);
+    if (session->alive()) {
+      Watch(session);
+    } else {
+      EndSession(session);
+    }
+  }
+}
+
+void AttachServer::OnDurable(GroupId group_id, ReservationId reservation) {
+  const EngineGroup* group = groups_.Find(group_id);
+  if (group == nullptr) return;
+  for (Session* session : group->sessions) {
+    session->HoldDurable(reservation);
+    TouchLater(session);
+  }
+}
+
+void AttachServer::OnGranted(DomainId domain, uint64_t offset, uint64_t bytes) {
+  for (const auto& [id, group] : groups_.all()) {
+    if (engine_->DomainOf(group->tenant) != domain) continue;
+    for (Session* session : group->sessions) {
+      session->HoldGranted({offset, bytes});
+      TouchLater(session);
+    }
+  }
+}
+
+// --- time
+
+void AttachServer::Tick() {
+  for (const auto& listener : listeners_) listener->Resume();
+  CheckDeadlines();
+  ExpireLeases();
+}
+
+void AttachServer::CheckDeadlines() {
+  const int64_t now_ns = clock_->MonotonicNs();
+  while (!deadlines_.empty() && deadlines_.front().due_ns <= now_ns) {
+    Session* session = sessions_.Find(deadlines_.front().session);
+    deadlines_.pop_front();
+    if (session == nullptr) continue;
+    if (session->group == nullptr) {
+      session->Cut(CutReason::kSilent);
+    } else if (session->grant_unacked) {
+      session->Cut(CutReason::kUnacked);
+    }
+    if (!session->alive()) EndSession(session);
+  }
+}
+
+void AttachServer::ExpireLeases() {
+  const int64_t now_ns = clock_->MonotonicNs();
+  for (const auto& [id, group] : groups_.all()) {
+    const LeaseTable::Expired expired = group->leases.Expire(
+        now_ns, kLeaseTickWorkMax, [this](std::span<const EntryId> blocks) { engine_->Release(blocks); });
+    counters_.leases_expired += expired.leases;
+  }
+}
+
+}  // namespace kvartal::attach

@@ -1,0 +1,125 @@
+// The door for pods: sockets in front, the engine behind. The facade of this folder.
+// Confined to the loop it is given, which is also the engine's.
+// Invariants: nothing reaches the engine for a peer nobody vouches for; what a client names is looked up within its own
+// group; when the last session of a group is gone, so is everything the group held.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "daemon/attach/attach_stats.h"
+#include "daemon/attach/engine_group.h"
+#include "daemon/attach/frame_codec.h"
+#include "daemon/attach/listener.h"
+#include "daemon/attach/peer_identity.h"
+#include "daemon/attach/request_path.h"
+#include "daemon/attach/session.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/event_loop.h"
+#include "daemon/base/limits.h"
+#include "daemon/base/status.h"
+#include "daemon/engine/cache_engine.h"
+
+namespace kvartal::attach {
+
+struct AttachOptions {
+  std::string shared_socket;           // the door of the uid attestor; "": none
+  uint32_t shared_socket_mode = 0666;  // who may connect; who may attach is decided by identity
+  bool attest_uid = true;
+  std::vector<Door> doors;  // the socket attestor: one door a tenant
+  uint32_t lease_ms = kLeaseMsDefault;
+};
+
+class AttachServer : private engine::EngineObserver {
+ public:
+  // Nothing is owned; all outlive the server. Registers itself as the engine's observer.
+  AttachServer(const AttachOptions& options, EventLoop* loop, const Clock* clock, engine::CacheEngine* engine);
+  ~AttachServer() override;
+  AttachServer(const AttachServer&) = delete;
+  AttachServer& operator=(const AttachServer&) = delete;
+
+  // Opens every door. FailedPrecondition when another daemon answers on one of them; then none is open.
+  absl::Status Start();
+  // Every kTickMs: leases that were not renewed, peers that said nothing. Bounded work.
+  void Tick();
+  // The engine has a new snapshot: peers it no longer vouches for are told Goodbye and cut.
+  void OnPolicyChanged();
+  // Tells every session Goodbye and refuses new ones. Sessions that are attached go on reading until Stop.
+  void Drain();
+  // Ends every session and closes the doors. Also done by the destructor.
+  void Stop();
+
+  AttachStats stats() const;
+
+ private:
+  void OnDurable(GroupId group, ReservationId reservation) override;
+  void OnGranted(DomainId domain, uint64_t offset, uint64_t bytes) override;
+
+  // --- connections
+  void OnAccepted(UniqueFd fd, const Door& door);
+  void OnSessionEvent(Session* session, uint32_t epoll_events);
+  void ReadFrames(Session* session);
+  void HandleFrame(Session* session, size_t bytes);
+  void RejectFrame(Session* session, BadFrame bad);
+  void RefuseConnection(UniqueFd fd, const PeerCredentials& peer, const Attestation& who, DenialReason reason);
+  void EndSession(Session* session);
+  void Watch(Session* session);
+
+  // --- the verbs that make or end a session; RequestPath has the others
+  void HandleAttach(Session* session);
+  // nullptr when answered with an error.
+  EngineGroup* JoinGroup(Session* session, TenantId tenant, const std::string& group_name);
+  void GrantMemory(Session* session, const engine::DomainMemory& memory);
+  void WatchPeerExit(Session* session);
+  void EndGroup(EngineGroup* group, int64_t seen_ns);
+  void SayGoodbye(Session* session, std::string_view reason);
+
+  // --- what is done later on the loop: a session or the engine may be further up the stack
+  void Touch(Session* session);
+  void TouchLater(Session* session);
+  void PostSweep();
+  void Sweep();
+
+  void CheckDeadlines();
+  void ExpireLeases();
+  void CountDenial(const PeerCredentials& peer, const Attestation& who, DenialReason reason);
+  void LogCut(const Session& session);
+
+  const AttachOptions options_;
+  EventLoop* const loop_;
+  const Clock* const clock_;
+  engine::CacheEngine* const engine_;
+  const std::string daemon_epoch_;  // 16 bytes
+  // Callbacks that may come after this object look here first.
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+
+  FrameCodec codec_;
+  std::vector<std::byte> receive_buffer_;
+  SessionTable sessions_;
+  GroupTable groups_;
+  RequestPath request_path_;
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  absl::flat_hash_map<std::string, size_t> sessions_by_tenant_;
+  size_t strangers_ = 0;
+  bool draining_ = false;
+
+  std::vector<SessionId> touched_;
+  bool sweep_posted_ = false;
+  struct Deadline {
+    int64_t due_ns;
+    SessionId session;
+  };
+  std::deque<Deadline> deadlines_;  // all deadlines are equally long, so the front is the next one due
+
+  AttachStats counters_;  // gauges in it are filled by stats()
+  std::array<int64_t, kDenialReasonCount> denial_logged_ns_{};
+  std::array<int64_t, kCutReasonCount> cut_logged_ns_{};
+};
+
+}  // namespace kvartal::attach

@@ -1,0 +1,112 @@
+// Plain numbers of the door, copied out for metrics, the admin service and `kvartalctl`. No behaviour.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kvartal::attach {
+
+// Why a peer may not attach.
+enum class DenialReason : uint8_t {
+  kNone = 0,
+  kUnknownUid,      // the shared door: no policy names this uid
+  kUnknownDoor,     // a door whose name no policy lists
+  kDisagreement,    // door and uid name different tenants
+  kNoAttestor,      // the shared door with the uid attestor turned off
+  kNoCredentials,   // the kernel did not tell who the peer is
+  kForeignGroup,    // asked to join an engine group of another tenant, or attested another way
+  kTenantSessions,  // the tenant's sessions are at their maximum
+  kNodeSessions,    // the node's sessions are at their maximum
+  kStrangers,       // too many peers nobody vouches for are connected already
+  kDraining,        // the daemon is going down
+};
+inline constexpr size_t kDenialReasonCount = 11;
+
+constexpr const char* DenialReasonName(DenialReason reason) {
+  constexpr const char* kNames[kDenialReasonCount] = {
+      "none",          "unknown_uid",     "unknown_door",  "disagreement", "no_attestor", "no_credentials",
+      "foreign_group", "tenant_sessions", "node_sessions", "strangers",    "draining"};
+  return kNames[static_cast<size_t>(reason)];
+}
+
+// Why a frame could not be understood. Every kind but kUnknownVerb ends the session.
+enum class BadFrame : uint8_t {
+  kNone = 0,
+  kGarbage,      // not a ClientFrame
+  kOversized,    // longer than kFrameBytesMax
+  kTwoVerbs,     // more than one verb
+  kEmpty,        // none at all
+  kUnknownVerb,  // only fields this daemon does not know: a newer client
+  kFds,          // carried file descriptors
+};
+inline constexpr size_t kBadFrameCount = 7;
+
+constexpr const char* BadFrameName(BadFrame kind) {
+  constexpr const char* kNames[kBadFrameCount] = {"none",  "garbage",      "oversized", "two_verbs",
+                                                  "empty", "unknown_verb", "fds"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+// Why a session ended.
+enum class CutReason : uint8_t {
+  kNone = 0,
+  kPeerClosed,  // EOF, or the peer no longer takes answers
+  kDetached,    // said Detach
+  kPeerExited,  // the attested process is gone although something still holds its socket
+  kBadFrame,
+  kTooSlow,  // does not read
+  kSilent,   // connected and said no Attach in time
+  kUnacked,  // did not acknowledge the fds of its grant in time
+  kDenied,
+  kPolicy,  // the policy no longer names it, or names another tenant
+  kSocketError,
+  kStopped,  // the daemon goes down
+};
+inline constexpr size_t kCutReasonCount = 12;
+
+constexpr const char* CutReasonName(CutReason reason) {
+  constexpr const char* kNames[kCutReasonCount] = {"none",      "peer_closed", "detached",     "peer_exited",
+                                                   "bad_frame", "too_slow",    "silent",       "unacked",
+                                                   "denied",    "policy",      "socket_error", "stopped"};
+  return kNames[static_cast<size_t>(reason)];
+}
+
+struct SessionInfo {
+  uint64_t id = 0;
+  std::string tenant;    // "" before Attach
+  std::string attestor;  // "uid" | "socket"
+  uint32_t pid = 0;
+  uint32_t uid = 0;
+  std::string client;
+  std::string group;  // hex of its first bytes
+  uint64_t age_ms = 0;
+  uint32_t leases = 0;  // these three are the whole group's
+  uint32_t leased_blocks = 0;
+  uint32_t filling_blocks = 0;
+};
+
+struct AttachStats {
+  uint64_t sessions = 0;  // connections now, attached or not
+  uint64_t attached = 0;
+  uint64_t groups = 0;
+  uint64_t accepted = 0;  // connections ever
+  uint64_t frames = 0;    // from clients
+  uint64_t errors = 0;    // Error frames sent
+  uint64_t not_found =
+      0;  // leases, reservations and namespaces named that the group does not have (ended, or another's)
+  uint64_t not_yours = 0;  // reservations of another group named
+  uint64_t leases_expired = 0;
+  uint64_t accept_out_of_fds = 0;  // connections closed at once because the process had no fd left
+  std::array<uint64_t, kDenialReasonCount> denials{};
+  std::array<uint64_t, kBadFrameCount> bad_frames{};
+  std::array<uint64_t, kCutReasonCount> cuts{};
+  uint64_t reclaims = 0;                    // engine groups that ended
+  uint64_t reclaimed_blocks = 0;            // unfinished blocks aborted by that
+  std::vector<uint32_t> recent_reclaim_us;  // end seen to bytes charged back, newest last, at most kReclaimsKept
+  std::vector<SessionInfo> session_list;
+};
+
+}  // namespace kvartal::attach

@@ -1,0 +1,211 @@
+// AttachServer's verbs that make and end sessions, and what it tells people. Connections and the loop are in
+// attach_server.cc.
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/attach/attach_server.h"
+#include "daemon/attach/memory_grant.h"
+#include "daemon/base/log.h"
+
+namespace kvartal::attach {
+namespace {
+
+using Code = v1::Error;
+
+constexpr uint32_t kProtocolVersion = 1;
+constexpr int64_t kNsPerMs = 1'000'000;
+constexpr int64_t kLogGapNs = 1'000'000'000;  // one line a reason a second: a storm must not fill the log
+constexpr size_t kGroupHexBytes = 4;
+
+// A client's own name for itself is for people and logs: nothing in it may end a line or draw on a terminal.
+std::string Printable(const std::string& text) {
+  std::string out = text;
+  for (char& c : out) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return out;
+}
+
+bool LogNow(int64_t now_ns, int64_t* logged_ns) {
+  if (*logged_ns != 0 && now_ns - *logged_ns < kLogGapNs) return false;
+  *logged_ns = now_ns;
+  return true;
+}
+
+}  // namespace
+
+void AttachServer::HandleAttach(Session* session) {
+  const v1::Attach& in = codec_.frame().attach();
+  if (session->group != nullptr) {
+    return request_path_.SendError(session, Code::BAD_ARGUMENT,
+                                   "this session is attached already: one Attach a connection");
+  }
+  if (session->who().denial != DenialReason::kNone) {
+    CountDenial(session->peer(), session->who(), session->who().denial);
+    request_path_.SendError(session, Code::DENIED, session->who().why);
+    return session->Cut(CutReason::kDenied);
+  }
+  if (in.version() != kProtocolVersion) {
+    return request_path_.SendError(
+        session, Code::UNSUPPORTED,
+        absl::StrCat("protocol version ", in.version(), " is not one this daemon has: it has ", kProtocolVersion));
+  }
+  if (draining_) {
+    CountDenial(session->peer(), session->who(), DenialReason::kDraining);
+    return request_path_.SendError(session, Code::REFUSED, "the daemon is draining: attach again after its restart",
+                                   RefusalName(policy::Refusal::kDraining));
+  }
+  const TenantId tenant = engine_->FindTenant(session->who().tenant);
+  if (!tenant.valid()) {
+    request_path_.SendError(session, Code::DENIED,
+                            absl::StrCat("tenant ", session->who().tenant, " has left the node's policy"));
+    return session->Cut(CutReason::kPolicy);
+  }
+  const auto memory = engine_->OpenMemory(tenant);
+  if (!memory.ok()) {
+    const absl::string_view why = memory.status().message();
+    return request_path_.SendError(session, Code::REFUSED, std::string_view(why.data(), why.size()),
+                                   RefusalName(policy::Refusal::kOutOfMemory));
+  }
+  EngineGroup* group = JoinGroup(session, tenant, in.group());
+  if (group == nullptr) return;
+  session->group = group;
+  session->client = Printable(in.client());
+  group->sessions.push_back(session);
+  WatchPeerExit(session);
+
+  ServerFrame& reply = codec_.NewReply(codec_.frame().request_id());
+  v1::Attached* out = reply.mutable_attached();
+  out->set_version(kProtocolVersion);
+  out->set_group(group->name);
+  out->set_tenant(session->who().tenant);
+  out->set_lease_ms(options_.lease_ms);
+  out->set_arena_bytes(memory->arena_bytes);
+  out->set_daemon_epoch(daemon_epoch_);
+  session->Send(&codec_, reply);
+  GrantMemory(session, *memory);
+}
+
+EngineGroup* AttachServer::JoinGroup(Session* session, TenantId tenant, const std::string& group_name) {
+  if (group_name.empty()) return groups_.Create(tenant, session->who().attestor);
+  EngineGroup* group = groups_.FindByName(group_name);
+  if (group == nullptr) {
+    ++counters_.not_found;
+    request_path_.SendError(session, Code::NOT_FOUND,
+                            "there is no such engine group (any more): attach without a group to make one");
+    return nullptr;
+  }
+  if (group->tenant != tenant || group->attestor != session->who().attestor) {
+    CountDenial(session->peer(), session->who(), DenialReason::kForeignGroup);
+    request_path_.SendError(session, Code::DENIED,
+                            "this engine group is another tenant's, or was attested another way");
+    session->Cut(CutReason::kDenied);
+    return nullptr;
+  }
+  return group;
+}
+
+void AttachServer::GrantMemory(Session* session, const engine::DomainMemory& memory) {
+  static_assert(kUnackedFdsMax >= 2, "the one grant with fds of a session has two");
+  ServerFrame& frame = codec_.NewReply(0);
+  OutgoingFds fds;
+  const size_t told = FillFirstGrant(memory, frame.mutable_memory_grant(), &fds);
+  session->Send(&codec_, frame, fds);
+  session->grant_unacked = true;
+  deadlines_.push_back({clock_->MonotonicNs() + int64_t{kAttachDeadlineMs} * kNsPerMs, session->id()});
+  for (size_t i = told; i < memory.granted.size(); ++i) session->HoldGranted(memory.granted[i]);
+  session->TellHeld(&codec_);
+}
+
+void AttachServer::WatchPeerExit(Session* session) {
+  // The kernel vouched for the process that connected. When that one is gone, whoever still holds its socket is nobody.
+  session->peer_exit = OpenPeerPidfd(session->socket());
+  if (!session->peer_exit.valid()) return;
+  const absl::Status watched = loop_->Add(session->peer_exit.get(), EPOLLIN, [this, session](uint32_t) {
+    // What it wrote before it went still counts, as with an EOF.
+    ReadFrames(session);
+    session->Cut(CutReason::kPeerExited);
+    EndSession(session);
+  });
+  if (!watched.ok()) session->peer_exit.reset();
+}
+
+void AttachServer::SayGoodbye(Session* session, std::string_view reason) {
+  ServerFrame& frame = codec_.NewReply(0);
+  frame.mutable_goodbye()->set_reason(reason.data(), reason.size());
+  session->Send(&codec_, frame);
+}
+
+void AttachServer::OnPolicyChanged() {
+  std::vector<Session*> unvouched;
+  for (const auto& [id, session] : sessions_.all()) {
+    const Attestation now = Attest(engine_->policy(), session->peer(), session->door(), options_.attest_uid);
+    // A stranger that the new policy vouches for connects again: an identity never changes.
+    if (now.tenant != session->who().tenant || now.attestor != session->who().attestor)
+      unvouched.push_back(session.get());
+  }
+  for (Session* session : unvouched) {
+    SayGoodbye(session, "the node's policy no longer takes this peer for the tenant it was: attach again");
+    session->Cut(CutReason::kPolicy);
+    EndSession(session);
+  }
+}
+
+void AttachServer::Drain() {
+  draining_ = true;
+  for (const auto& [id, session] : sessions_.all()) {
+    SayGoodbye(session.get(), "the daemon is draining: it reads and no longer stores");
+    Touch(session.get());
+  }
+}
+
+void AttachServer::CountDenial(const PeerCredentials& peer, const Attestation& who, DenialReason reason) {
+  ++counters_.denials[static_cast<size_t>(reason)];
+  if (!LogNow(clock_->MonotonicNs(), &denial_logged_ns_[static_cast<size_t>(reason)])) return;
+  Log(LogLevel::kWarning, "attach", "denied (", DenialReasonName(reason), "): uid ", peer.uid, " pid ", peer.pid,
+      who.tenant.empty() ? "" : " tenant ", who.tenant, who.why.empty() ? "" : "; ", who.why);
+}
+
+void AttachServer::LogCut(const Session& session) {
+  const CutReason reason = session.cut();
+  const bool ordinary = reason == CutReason::kPeerClosed || reason == CutReason::kDetached ||
+                        reason == CutReason::kStopped || reason == CutReason::kDenied;  // denials have their own line
+  if (ordinary || !LogNow(clock_->MonotonicNs(), &cut_logged_ns_[static_cast<size_t>(reason)])) return;
+  Log(LogLevel::kWarning, "attach", "cut off (", CutReasonName(reason), "): session ", session.id().value(),
+      " tenant '", session.who().tenant, "' uid ", session.peer().uid, " pid ", session.peer().pid, " client '",
+      session.client, "'");
+}
+
+AttachStats AttachServer::stats() const {
+  AttachStats out = counters_;
+  out.sessions = sessions_.size();
+  out.groups = groups_.size();
+  for (const auto& listener : listeners_) out.accept_out_of_fds += listener->out_of_fds();
+  const int64_t now_ns = clock_->MonotonicNs();
+  for (const auto& [id, session] : sessions_.all()) {
+    SessionInfo info;
+    info.id = id.value();
+    info.attestor = session->who().attestor;
+    info.pid = session->peer().pid;
+    info.uid = session->peer().uid;
+    info.client = session->client;
+    info.age_ms = static_cast<uint64_t>((now_ns - session->connected_ns()) / kNsPerMs);
+    if (const EngineGroup* group = session->group; group != nullptr) {
+      ++out.attached;
+      info.tenant = session->who().tenant;
+      info.group = NameToHex(group->name, kGroupHexBytes);
+      info.leases = group->leases.leases();
+      info.leased_blocks = group->leases.leased_blocks();
+      info.filling_blocks = static_cast<uint32_t>(group->filling.size());
+    }
+    out.session_list.push_back(std::move(info));
+  }
+  std::sort(out.session_list.begin(), out.session_list.end(),
+            [](const SessionInfo& a, const SessionInfo& b) { return a.id < b.id; });
+  return out;
+}
+
+}  // namespace kvartal::attach

@@ -1,0 +1,71 @@
+#include "daemon/attach/engine_group.h"
+
+#include <sys/random.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "daemon/base/check.h"
+#include "daemon/base/limits.h"
+
+namespace kvartal::attach {
+
+EngineGroup::EngineGroup(GroupId id_in, std::string name_in, TenantId tenant_in, std::string attestor_in,
+                         uint64_t* lease_serial, int64_t lease_ns)
+    : id(id_in),
+      name(std::move(name_in)),
+      tenant(tenant_in),
+      attestor(std::move(attestor_in)),
+      leases(lease_serial, lease_ns) {}
+
+bool EngineGroup::MayFill(size_t blocks) const {
+  return filling.size() + reserving_blocks + blocks <= kFillingBlocksPerGroupMax;
+}
+
+EngineGroup* GroupTable::Create(TenantId tenant, const std::string& attestor) {
+  const GroupId id(++last_id_);
+  auto group = std::make_unique<EngineGroup>(id, RandomName(), tenant, attestor, &last_lease_serial_, lease_ns_);
+  EngineGroup* out = group.get();
+  by_name_.emplace(out->name, id);
+  by_id_.emplace(id, std::move(group));
+  return out;
+}
+
+EngineGroup* GroupTable::Find(GroupId id) const {
+  auto it = by_id_.find(id);
+  return it == by_id_.end() ? nullptr : it->second.get();
+}
+
+EngineGroup* GroupTable::FindByName(std::string_view name) const {
+  auto it = by_name_.find(absl::string_view(name.data(), name.size()));
+  return it == by_name_.end() ? nullptr : Find(it->second);
+}
+
+std::unique_ptr<EngineGroup> GroupTable::Remove(GroupId id) {
+  auto it = by_id_.find(id);
+  KV_CHECK(it != by_id_.end());
+  std::unique_ptr<EngineGroup> group = std::move(it->second);
+  by_id_.erase(it);
+  by_name_.erase(group->name);
+  return group;
+}
+
+std::string RandomName() {
+  std::string name(kGroupNameBytes, '\0');
+  ssize_t got;
+  do {
+    got = ::getrandom(name.data(), name.size(), 0);
+  } while (got < 0 && errno == EINTR);
+  // Reads of up to 256 bytes are whole once the pool is ready; a guessable name would let a stranger of the tenant
+  // join.
+  KV_CHECK(got == static_cast<ssize_t>(name.size()));
+  return name;
+}
+
+std::string NameToHex(std::string_view name, size_t bytes) {
+  const std::string_view shown = name.substr(0, bytes);
+  return absl::BytesToHexString(absl::string_view(shown.data(), shown.size()));
+}
+
+}  // namespace kvartal::attach

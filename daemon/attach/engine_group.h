@@ -1,0 +1,72 @@
+// All sessions (scheduler, workers) of one engine instance of one tenant on this node. What is leased, reserved and
+// opened is the group's, not a session's: one session may reserve and another commit. Confined to the engine loop.
+// Invariants: every session of a group is of one tenant, attested the same way; a group without sessions does not
+// exist.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "daemon/attach/lease_table.h"
+#include "daemon/base/ids.h"
+
+namespace kvartal::attach {
+
+class Session;
+
+inline constexpr size_t kGroupNameBytes = 16;
+
+struct EngineGroup {
+  EngineGroup(GroupId id_in, std::string name_in, TenantId tenant_in, std::string attestor_in, uint64_t* lease_serial,
+              int64_t lease_ns);
+
+  bool MayFill(size_t blocks) const;
+  bool Opened(uint32_t ns) const { return namespaces.contains(ns); }
+
+  const GroupId id;
+  const std::string name;  // 16 random bytes: who knows them and is of the tenant may join
+  const TenantId tenant;
+  const std::string attestor;
+  LeaseTable leases;
+  absl::flat_hash_set<uint32_t> namespaces;  // that a session of this group opened
+  absl::flat_hash_set<uint64_t> filling;     // reservations that are granted and neither visible nor aborted
+  size_t reserving_blocks = 0;               // asked of the engine and not yet answered
+  std::vector<Session*> sessions;
+};
+
+// Every group of the node. Owns them.
+class GroupTable {
+ public:
+  explicit GroupTable(int64_t lease_ns) : lease_ns_(lease_ns) {}
+
+  EngineGroup* Create(TenantId tenant, const std::string& attestor);
+  // nullptr when there is none (any more).
+  EngineGroup* Find(GroupId id) const;
+  EngineGroup* FindByName(std::string_view name) const;
+  // Takes it out; what it holds in the engine is the caller's to give back.
+  std::unique_ptr<EngineGroup> Remove(GroupId id);
+
+  size_t size() const { return by_id_.size(); }
+  const absl::flat_hash_map<GroupId, std::unique_ptr<EngineGroup>>& all() const { return by_id_; }
+
+ private:
+  const int64_t lease_ns_;
+  uint64_t last_id_ = 0;
+  uint64_t last_lease_serial_ = 0;
+  absl::flat_hash_map<GroupId, std::unique_ptr<EngineGroup>> by_id_;
+  absl::flat_hash_map<std::string, GroupId> by_name_;
+};
+
+// 16 bytes of the kernel's randomness.
+std::string RandomName();
+// Lower-case hex of the first `bytes`, for people.
+std::string NameToHex(std::string_view name, size_t bytes);
+
+}  // namespace kvartal::attach

@@ -1,0 +1,126 @@
+#include "daemon/attach/lease_table.h"
+
+#include <algorithm>
+
+#include "daemon/base/check.h"
+
+namespace kvartal::attach {
+
+LeaseTable::LeaseTable(uint64_t* last_serial, int64_t lease_ns) : last_serial_(last_serial), lease_ns_(lease_ns) {}
+
+Lease* LeaseTable::Create(NamespaceId ns, int64_t now_ns) {
+  KV_CHECK(MayCreate());
+  if (free_.empty()) {
+    free_.push_back(static_cast<uint32_t>(slots_.size()));
+    slots_.emplace_back();
+  }
+  const uint32_t slot = free_.back();
+  free_.pop_back();
+  Lease& lease = slots_[slot];
+  lease.id = LeaseId(++*last_serial_ << kSlotBits | slot);
+  lease.ns = ns;
+  lease.front = 0;
+  lease.ended = false;
+  lease.expires_ns = now_ns + lease_ns_;
+  ++leases_;
+  LinkNewest(slot);
+  return &lease;
+}
+
+Lease* LeaseTable::Find(LeaseId id) {
+  const uint64_t slot = id.value() & ((1u << kSlotBits) - 1);
+  if (slot >= slots_.size()) return nullptr;
+  Lease& lease = slots_[slot];
+  return lease.id == id && !lease.ended ? &lease : nullptr;
+}
+
+void LeaseTable::Append(Lease* lease, std::span<const engine::BlockPlace> places, int64_t now_ns) {
+  KV_CHECK(MayAppend(places.size()));
+  for (const engine::BlockPlace& place : places) lease->entries.push_back(place.entry);
+  leased_blocks_ += static_cast<uint32_t>(places.size());
+  positions_ += places.size();
+  Renew(lease, now_ns);
+}
+
+void LeaseTable::Release(Lease* lease, uint32_t count, GiveBack give_back) {
+  std::span<const EntryId> blocks = lease->left();
+  if (count != 0 && count < blocks.size()) blocks = blocks.first(count);
+  if (!blocks.empty()) give_back(blocks);
+  lease->front += static_cast<uint32_t>(blocks.size());
+  leased_blocks_ -= static_cast<uint32_t>(blocks.size());
+  if (lease->left().empty()) End(lease);
+}
+
+void LeaseTable::Renew(Lease* lease, int64_t now_ns) {
+  lease->expires_ns = now_ns + lease_ns_;
+  const uint32_t slot = SlotOf(lease);
+  if (newest_ == slot) return;
+  Unlink(slot);
+  LinkNewest(slot);
+}
+
+uint32_t LeaseTable::RenewAll(int64_t now_ns) {
+  uint32_t renewed = 0;
+  for (uint32_t slot = oldest_; slot != kNowhere; slot = slots_[slot].newer) {
+    if (slots_[slot].ended) continue;
+    slots_[slot].expires_ns = now_ns + lease_ns_;
+    ++renewed;
+  }
+  return renewed;
+}
+
+LeaseTable::Expired LeaseTable::Expire(int64_t now_ns, uint32_t blocks_max, GiveBack give_back) {
+  Expired out;
+  while (oldest_ != kNowhere && slots_[oldest_].expires_ns <= now_ns && out.blocks < blocks_max) {
+    Lease* lease = &slots_[oldest_];
+    if (!lease->ended) ++out.leases;
+    lease->ended = true;
+    const uint32_t count = std::min<uint32_t>(static_cast<uint32_t>(lease->left().size()), blocks_max - out.blocks);
+    out.blocks += count;
+    Release(lease, count, give_back);
+  }
+  return out;
+}
+
+void LeaseTable::ReleaseAll(GiveBack give_back) {
+  while (oldest_ != kNowhere) Release(&slots_[oldest_], 0, give_back);
+}
+
+void LeaseTable::LinkNewest(uint32_t slot) {
+  Lease& lease = slots_[slot];
+  lease.newer = kNowhere;
+  lease.older = newest_;
+  if (newest_ != kNowhere)
+    slots_[newest_].newer = slot;
+  else
+    oldest_ = slot;
+  newest_ = slot;
+}
+
+void LeaseTable::Unlink(uint32_t slot) {
+  const Lease& lease = slots_[slot];
+  if (lease.older != kNowhere)
+    slots_[lease.older].newer = lease.newer;
+  else
+    oldest_ = lease.newer;
+  if (lease.newer != kNowhere)
+    slots_[lease.newer].older = lease.older;
+  else
+    newest_ = lease.older;
+}
+
+void LeaseTable::End(Lease* lease) {
+  const uint32_t slot = SlotOf(lease);
+  Unlink(slot);
+  positions_ -= lease->entries.size();
+  --leases_;
+  lease->id = LeaseId::None();
+  // A warm slot keeps room for one frame's worth of keys; a long chain's memory goes back.
+  if (lease->entries.capacity() > kKeysPerFrameMax)
+    lease->entries = {};
+  else
+    lease->entries.clear();
+  free_.push_back(slot);
+}
+
+}  // namespace kvartal::attach

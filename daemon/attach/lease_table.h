@@ -1,0 +1,93 @@
+// The leases of one engine group: the right to use some blocks in place, until Release, the end of the group, or
+// expiry. Confined to the engine loop. Invariants: every block appended is given back through `give_back` exactly once;
+// an id is never used again; at most kLeasesPerGroupMax leases with kLeasedBlocksPerGroupMax positions together.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "daemon/base/ids.h"
+#include "daemon/base/limits.h"
+#include "daemon/engine/cache_engine.h"
+
+namespace kvartal::attach {
+
+// A chain, or the front of one, in the order of its lookups. Positions never move: a partial release only advances
+// `front`.
+struct Lease {
+  LeaseId id;
+  NamespaceId ns;
+  std::vector<EntryId> entries;  // by position, released ones included
+  uint32_t front = 0;            // positions below are released
+
+  std::span<const EntryId> left() const { return std::span(entries).subspan(front); }
+
+ private:
+  friend class LeaseTable;
+  static constexpr uint32_t kNowhere = UINT32_MAX;
+  int64_t expires_ns = 0;
+  bool ended = false;         // expired, and not yet all given back
+  uint32_t newer = kNowhere;  // neighbours in the order of expiry
+  uint32_t older = kNowhere;
+};
+
+class LeaseTable {
+ public:
+  using GiveBack = absl::FunctionRef<void(std::span<const EntryId>)>;
+
+  // `last_serial` numbers the leases of all groups of the daemon, so a lease of another group is never taken for one of
+  // this.
+  LeaseTable(uint64_t* last_serial, int64_t lease_ns);
+
+  // Room for another lease, and for `blocks` more positions.
+  bool MayCreate() const { return leases_ < kLeasesPerGroupMax; }
+  bool MayAppend(size_t blocks) const { return positions_ + blocks <= kLeasedBlocksPerGroupMax; }
+
+  // REQUIRES: MayCreate. Valid until the next Create.
+  Lease* Create(NamespaceId ns, int64_t now_ns);
+  // nullptr for one that has ended or was never this group's.
+  Lease* Find(LeaseId id);
+  // REQUIRES: MayAppend. Renews the lease, too.
+  void Append(Lease* lease, std::span<const engine::BlockPlace> places, int64_t now_ns);
+  // The first `count` blocks that are left; 0 or more than are left: all. A lease with none left ends.
+  void Release(Lease* lease, uint32_t count, GiveBack give_back);
+  void Renew(Lease* lease, int64_t now_ns);
+  // Returns how many leases live on.
+  uint32_t RenewAll(int64_t now_ns);
+
+  struct Expired {
+    uint32_t leases = 0;
+    uint32_t blocks = 0;
+  };
+  // Ends leases that were not renewed in time and gives back at most `blocks_max` of their blocks; the rest at the next
+  // call.
+  Expired Expire(int64_t now_ns, uint32_t blocks_max, GiveBack give_back);
+  void ReleaseAll(GiveBack give_back);
+
+  uint32_t leases() const { return leases_; }
+  uint32_t leased_blocks() const { return leased_blocks_; }
+
+ private:
+  static constexpr uint32_t kSlotBits = 13;
+  static constexpr uint32_t kNowhere = Lease::kNowhere;
+  static_assert(kLeasesPerGroupMax <= (1u << kSlotBits));
+
+  uint32_t SlotOf(const Lease* lease) const { return static_cast<uint32_t>(lease - slots_.data()); }
+  void LinkNewest(uint32_t slot);
+  void Unlink(uint32_t slot);
+  void End(Lease* lease);
+
+  uint64_t* const last_serial_;
+  const int64_t lease_ns_;
+  std::vector<Lease> slots_;    // low bits of an id name its slot
+  std::vector<uint32_t> free_;  // last in, first out: a steady client uses one warm slot
+  uint32_t oldest_ = kNowhere;  // all leases last equally long, so this list is in the order of expiry
+  uint32_t newest_ = kNowhere;
+  uint32_t leases_ = 0;
+  uint32_t leased_blocks_ = 0;  // not released
+  uint64_t positions_ = 0;      // released ones included, until their lease ends
+};
+
+}  // namespace kvartal::attach

@@ -1,0 +1,355 @@
+#include "daemon/attach/request_path.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/base/limits.h"
+
+namespace kvartal::attach {
+namespace {
+
+using Code = v1::Error;
+
+template <typename Blocks, typename Offsets, typename Generations>
+void FillPlaces(const Blocks& blocks, Offsets* offsets, Generations* generations) {
+  offsets->Reserve(static_cast<int>(blocks.size()));
+  generations->Reserve(static_cast<int>(blocks.size()));
+  for (const auto& block : blocks) {
+    offsets->AddAlreadyReserved(block.arena_offset);
+    generations->AddAlreadyReserved(block.generation);
+  }
+}
+
+}  // namespace
+
+RequestPath::RequestPath(Parts parts) : parts_(std::move(parts)) { places_.reserve(kKeysPerFrameMax); }
+
+void RequestPath::Handle(Session* session, Verb verb) {
+  switch (verb) {
+    case Verb::kLookup:
+      return Lookup(session);
+    case Verb::kRelease:
+      return Release(session);
+    case Verb::kLoad:
+      return Load(session);
+    case Verb::kReserve:
+      return Reserve(session);
+    case Verb::kCommit:
+      return Commit(session);
+    case Verb::kAbort:
+      return Abort(session);
+    case Verb::kRenew:
+      return Renew(session);
+    case Verb::kPin:
+      return Pin(session);
+    case Verb::kOpenNamespace:
+      return OpenNamespace(session);
+    case Verb::kNone:
+    case Verb::kAttach:
+    case Verb::kDetach:
+    case Verb::kGrantAck:
+      KV_BUG("a verb of the session reached the request path");
+  }
+}
+
+void RequestPath::SendError(Session* session, v1::Error::Code code, std::string_view message,
+                            std::string_view refusal) {
+  ++parts_.stats->errors;
+  session->SendError(parts_.codec, request_id(), code, message, refusal);
+}
+
+Lease* RequestPath::LeaseOf(Session* session, uint64_t id) {
+  Lease* lease = session->group->leases.Find(LeaseId(id));
+  if (lease == nullptr) {
+    ++parts_.stats->not_found;
+    SendError(
+        session, Code::NOT_FOUND,
+        absl::StrCat("lease ", id,
+                     " is not one of this group's: it was released, or expired for want of a Renew; look up again"));
+  }
+  return lease;
+}
+
+bool RequestPath::NamespaceIsOpen(Session* session, uint32_t ns) {
+  if (session->group->Opened(ns)) return true;
+  ++parts_.stats->not_found;
+  SendError(session, Code::NOT_FOUND,
+            absl::StrCat("namespace ", ns, " was not opened by this group: send OpenNamespace first"));
+  return false;
+}
+
+bool RequestPath::MayLease(Session* session, const Lease* lease, size_t blocks) {
+  const LeaseTable& leases = session->group->leases;
+  if ((lease != nullptr || leases.MayCreate()) && leases.MayAppend(blocks)) return true;
+  SendError(session, Code::REFUSED,
+            absl::StrCat("this engine group holds ", leases.leases(), " leases with ", leases.leased_blocks(),
+                         " blocks, as many as it may: release some"),
+            RefusalName(policy::Refusal::kGroupLimit));
+  return false;
+}
+
+bool RequestPath::MayWait(Session* session) {
+  if (session->pending_requests < kPendingPerSessionMax) return true;
+  SendError(
+      session, Code::REFUSED,
+      absl::StrCat(kPendingPerSessionMax, " requests of this session wait for their answers already: await some first"),
+      RefusalName(policy::Refusal::kQueueFull));
+  return false;
+}
+
+void RequestPath::OpenNamespace(Session* session) {
+  const v1::OpenNamespace& in = parts_.codec->frame().open_namespace();
+  NamespaceDigest digest;
+  std::memcpy(digest.bytes.data(), in.digest().data(), digest.bytes.size());
+  const ModelLayout layout{in.tokens_per_block(), in.shard_count(), in.shard_bytes()};
+  const auto ns = parts_.engine->OpenNamespace(session->group->tenant, digest, layout);
+  if (!ns.ok()) {
+    const bool full = ns.status().code() == absl::StatusCode::kResourceExhausted;
+    const absl::string_view message = ns.status().message();
+    return SendError(session, full ? Code::REFUSED : Code::BAD_ARGUMENT,
+                     std::string_view(message.data(), message.size()),
+                     full ? RefusalName(policy::Refusal::kTenantLimit) : "");
+  }
+  session->group->namespaces.insert(ns->value());
+  ServerFrame& reply = parts_.codec->NewReply(request_id());
+  v1::NamespaceOpened* out = reply.mutable_namespace_opened();
+  out->set_ns(ns->value());
+  out->set_slot_bytes(layout.SlotBytes());
+  out->set_shard_stride_bytes(layout.ShardStrideBytes());
+  session->Send(parts_.codec, reply);
+}
+
+void RequestPath::Lookup(Session* session) {
+  const v1::Lookup& in = parts_.codec->frame().lookup();
+  if (!NamespaceIsOpen(session, in.ns())) return;
+  const NamespaceId ns(in.ns());
+  const std::span<const BlockKey> keys = KeysOf(in.keys());
+  LeaseTable& leases = session->group->leases;
+  Lease* lease = nullptr;
+  if (in.lease() != 0) {
+    lease = LeaseOf(session, in.lease());
+    if (lease == nullptr) return;
+    if (lease->ns != ns) {
+      return SendError(session, Code::BAD_ARGUMENT,
+                       "the lease is of another namespace: a lease holds blocks of one chain");
+    }
+  }
+  if (!MayLease(session, lease, keys.size())) return;
+
+  places_.clear();
+  const engine::LookupResult result = parts_.engine->Lookup(ns, keys, in.prompt_tokens(), in.request(), &places_);
+  KV_CHECK(result.matched == places_.size() && places_.size() <= keys.size());
+  ServerFrame& reply = parts_.codec->NewReply(request_id());
+  v1::LookedUp* out = reply.mutable_looked_up();
+  out->set_matched(result.matched);
+  out->set_request(result.request);
+  if (!places_.empty()) {
+    const int64_t now_ns = parts_.clock->MonotonicNs();
+    if (lease == nullptr) lease = leases.Create(ns, now_ns);
+    leases.Append(lease, places_, now_ns);
+    out->set_lease(lease->id.value());
+    std::string* tiers = out->mutable_tiers();
+    tiers->resize(places_.size());
+    for (size_t i = 0; i < places_.size(); ++i) (*tiers)[i] = static_cast<char>(places_[i].tier);
+    FillPlaces(places_, out->mutable_offsets(), out->mutable_generations());
+  }
+  session->Send(parts_.codec, reply);
+}
+
+void RequestPath::Load(Session* session) {
+  const v1::Load& in = parts_.codec->frame().load();
+  const Lease* lease = LeaseOf(session, in.lease());
+  if (lease == nullptr) return;
+  const uint64_t end = uint64_t{in.first()} + in.count();
+  if (in.first() < lease->front || end > lease->entries.size()) {
+    return SendError(session, Code::BAD_ARGUMENT,
+                     absl::StrCat("blocks ", in.first(), " to ", end, " are not all in the lease: it holds ",
+                                  lease->front, " to ", lease->entries.size()));
+  }
+  if (!MayWait(session)) return;
+  std::vector<EntryId> entries(lease->entries.begin() + in.first(),
+                               lease->entries.begin() + static_cast<ptrdiff_t>(end));
+  ++session->pending_requests;
+  parts_.engine->Load(lease->ns, std::move(entries),
+                      [this, alive = parts_.alive, id = session->id(), request = request_id(),
+                       first = in.first()](engine::CacheEngine::LoadResult result) {
+                        if (!alive.expired()) OnLoaded(id, request, first, std::move(result));
+                      });
+}
+
+void RequestPath::OnLoaded(SessionId id, uint64_t request_id, uint32_t first, engine::CacheEngine::LoadResult result) {
+  // The blocks stay leased by the lease alone: when the session is gone there is nothing to give back here.
+  Session* session = parts_.sessions->Find(id);
+  if (session == nullptr) return;
+  --session->pending_requests;
+  session->TellHeld(parts_.codec);
+  ServerFrame& reply = parts_.codec->NewReply(request_id);
+  v1::Loaded* out = reply.mutable_loaded();
+  out->set_first(first);
+  out->set_count(static_cast<uint32_t>(result.places.size()));
+  out->set_lost(result.read_failed);
+  if (result.reason != policy::Refusal::kNone) out->set_refusal(RefusalName(result.reason));
+  FillPlaces(result.places, out->mutable_offsets(), out->mutable_generations());
+  session->Send(parts_.codec, reply);
+  parts_.touch(session);
+}
+
+void RequestPath::Release(Session* session) {
+  const v1::Release& in = parts_.codec->frame().release();
+  Lease* lease = session->group->leases.Find(LeaseId(in.lease()));
+  if (lease == nullptr) {
+    // Has no answer; a lease that expired while its Release was on the way is no mistake.
+    ++parts_.stats->not_found;
+    return;
+  }
+  session->group->leases.Release(lease, in.count(),
+                                 [this](std::span<const EntryId> blocks) { parts_.engine->Release(blocks); });
+}
+
+void RequestPath::Reserve(Session* session) {
+  const v1::Reserve& in = parts_.codec->frame().reserve();
+  if (!NamespaceIsOpen(session, in.ns())) return;
+  EngineGroup* group = session->group;
+  const std::span<const BlockKey> keys = KeysOf(in.keys());
+  const uint32_t shard_count = parts_.engine->LayoutOf(NamespaceId(in.ns())).shard_count;
+  if (in.shard() >= shard_count) {
+    return SendError(session, Code::BAD_ARGUMENT,
+                     absl::StrCat("shard ", in.shard(), " is not below the namespace's shard_count ", shard_count));
+  }
+  if (!group->MayFill(keys.size())) {
+    return SendError(session, Code::REFUSED,
+                     absl::StrCat("this engine group is filling ", group->filling.size() + group->reserving_blocks,
+                                  " blocks, and may fill ", kFillingBlocksPerGroupMax, ": commit or abort some"),
+                     RefusalName(policy::Refusal::kGroupLimit));
+  }
+  if (!MayWait(session)) return;
+  engine::ReserveRequest request;
+  request.group = group->id;
+  request.ns = NamespaceId(in.ns());
+  request.shard = in.shard();
+  request.request = in.request();
+  request.keys = keys;
+  request.parent = in.parent().empty() ? nullptr : &KeysOf(in.parent())[0];
+  request.first_depth = in.first_depth();
+  ++session->pending_requests;
+  group->reserving_blocks += keys.size();
+  parts_.engine->Reserve(request, [this, alive = parts_.alive, id = session->id(), group_id = group->id,
+                                   rid = request_id(), asked = keys.size()](std::vector<engine::ReservedBlock> blocks) {
+    if (!alive.expired()) OnReserved(id, group_id, rid, asked, std::move(blocks));
+  });
+}
+
+void RequestPath::OnReserved(SessionId id, GroupId group_id, uint64_t request_id, size_t asked,
+                             std::vector<engine::ReservedBlock> blocks) {
+  EngineGroup* group = parts_.groups->Find(group_id);
+  if (group == nullptr) return;  // the engine aborted all that the group was filling
+  group->reserving_blocks -= asked;
+  Session* session = parts_.sessions->Find(id);
+  if (session == nullptr || !session->alive()) {
+    for (const engine::ReservedBlock& block : blocks) {
+      if (block.outcome == engine::ReserveOutcome::kGranted) orphans_.emplace_back(group_id, block.reservation);
+    }
+    if (!orphans_.empty()) parts_.orphaned();
+    return;
+  }
+  --session->pending_requests;
+  session->TellHeld(parts_.codec);  // ranges granted for this very Reserve are told before it is answered
+  ServerFrame& reply = parts_.codec->NewReply(request_id);
+  v1::Reserved* out = reply.mutable_reserved();
+  std::string* outcomes = out->mutable_outcomes();
+  outcomes->resize(blocks.size());
+  out->mutable_reservations()->Reserve(static_cast<int>(blocks.size()));
+  policy::Refusal reason = policy::Refusal::kNone;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const engine::ReservedBlock& block = blocks[i];
+    const bool granted = block.outcome == engine::ReserveOutcome::kGranted;
+    (*outcomes)[i] = static_cast<char>(block.outcome);
+    if (granted) group->filling.insert(block.reservation.value());
+    if (reason == policy::Refusal::kNone) reason = block.reason;
+    out->mutable_reservations()->AddAlreadyReserved(granted ? block.reservation.value() : 0);
+  }
+  FillPlaces(blocks, out->mutable_offsets(), out->mutable_generations());
+  if (reason != policy::Refusal::kNone) out->set_refusal(RefusalName(reason));
+  session->Send(parts_.codec, reply);
+  parts_.touch(session);
+}
+
+void RequestPath::Commit(Session* session) {
+  const v1::Commit& in = parts_.codec->frame().commit();
+  EngineGroup* group = session->group;
+  // Not straight into the reply: a commit may let a waiting Reserve go on, whose answer uses the codec's one reply.
+  outcomes_.clear();
+  for (const uint64_t reservation : in.reservations()) {
+    const engine::CommitOutcome outcome = parts_.engine->Commit(group->id, ReservationId(reservation), in.shard());
+    outcomes_.push_back(static_cast<char>(outcome));
+    if (outcome == engine::CommitOutcome::kVisible || outcome == engine::CommitOutcome::kNotFilling) {
+      group->filling.erase(reservation);
+    }
+    if (outcome == engine::CommitOutcome::kNotFilling) ++parts_.stats->not_found;
+    if (outcome == engine::CommitOutcome::kNotYours) ++parts_.stats->not_yours;
+  }
+  ServerFrame& reply = parts_.codec->NewReply(request_id());
+  reply.mutable_committed()->set_outcomes(outcomes_);
+  session->Send(parts_.codec, reply);
+}
+
+void RequestPath::Abort(Session* session) {
+  const v1::Abort& in = parts_.codec->frame().abort();
+  EngineGroup* group = session->group;
+  uint32_t aborted = 0;
+  for (const uint64_t reservation : in.reservations()) {
+    if (parts_.engine->Abort(group->id, ReservationId(reservation)))
+      ++aborted;
+    else
+      ++parts_.stats->not_found;
+    group->filling.erase(reservation);
+  }
+  ServerFrame& reply = parts_.codec->NewReply(request_id());
+  reply.mutable_aborted()->set_count(aborted);
+  session->Send(parts_.codec, reply);
+}
+
+void RequestPath::Renew(Session* session) {
+  const v1::Renew& in = parts_.codec->frame().renew();
+  LeaseTable& leases = session->group->leases;
+  const int64_t now_ns = parts_.clock->MonotonicNs();
+  uint32_t renewed = 0;
+  if (in.leases().empty()) renewed = leases.RenewAll(now_ns);
+  for (const uint64_t id : in.leases()) {
+    Lease* lease = leases.Find(LeaseId(id));
+    if (lease == nullptr) continue;
+    leases.Renew(lease, now_ns);
+    ++renewed;
+  }
+  ServerFrame& reply = parts_.codec->NewReply(request_id());
+  reply.mutable_renewed()->set_count(renewed);
+  session->Send(parts_.codec, reply);
+}
+
+void RequestPath::Pin(Session* session) {
+  const v1::Pin& in = parts_.codec->frame().pin();
+  const Lease* lease = LeaseOf(session, in.lease());
+  if (lease == nullptr) return;
+  const int64_t until_ms = static_cast<int64_t>(std::min<uint64_t>(in.until_wall_ms(), INT64_MAX));
+  const policy::Refusal refusal = parts_.engine->Pin(lease->left(), until_ms);
+  if (refusal != policy::Refusal::kNone) {
+    return SendError(session, Code::REFUSED, "the pin is above what the tenant's guarantee covers: pin fewer blocks",
+                     RefusalName(refusal));
+  }
+  ServerFrame& reply = parts_.codec->NewReply(request_id());
+  reply.mutable_pinned();
+  session->Send(parts_.codec, reply);
+}
+
+void RequestPath::AbortOrphans() {
+  std::vector<std::pair<GroupId, ReservationId>> orphans;
+  orphans.swap(orphans_);
+  for (const auto& [group_id, reservation] : orphans) {
+    if (parts_.groups->Find(group_id) != nullptr) parts_.engine->Abort(group_id, reservation);
+  }
+}
+
+}  // namespace kvartal::attach

@@ -1,0 +1,71 @@
+// The verbs of an attached session: a frame in, the engine asked, an answer out. Lookup -> Load -> Release and Reserve
+// -> Commit or Abort, with Renew, Pin and OpenNamespace beside them. Confined to the engine loop. Invariants:
+// namespaces, leases and reservations are those of the session's own group; every verb that has an answer gets exactly
+// one, unless its session ends first; Lookup and Release allocate nothing once warm.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/attach/attach_stats.h"
+#include "daemon/attach/engine_group.h"
+#include "daemon/attach/frame_codec.h"
+#include "daemon/attach/session.h"
+#include "daemon/base/clock.h"
+#include "daemon/engine/cache_engine.h"
+
+namespace kvartal::attach {
+
+class RequestPath {
+ public:
+  struct Parts {
+    const Clock* clock = nullptr;
+    engine::CacheEngine* engine = nullptr;
+    FrameCodec* codec = nullptr;
+    SessionTable* sessions = nullptr;
+    GroupTable* groups = nullptr;
+    AttachStats* stats = nullptr;
+    std::weak_ptr<bool> alive;            // of the owner: answers of the engine may come after it
+    std::function<void(Session*)> touch;  // an answer was sent outside the session's own event
+    std::function<void()> orphaned;       // orphans are waiting
+  };
+  explicit RequestPath(Parts parts);
+
+  // The verb that codec->frame() holds. REQUIRES: the session is attached; the frame's arguments were checked.
+  void Handle(Session* session, Verb verb);
+  void SendError(Session* session, v1::Error::Code code, std::string_view message, std::string_view refusal = "");
+  // Slots that were granted for a session that had ended meanwhile: nobody knows them, so they are aborted.
+  void AbortOrphans();
+
+ private:
+  void OpenNamespace(Session* session);
+  void Lookup(Session* session);
+  void Load(Session* session);
+  void Release(Session* session);
+  void Reserve(Session* session);
+  void Commit(Session* session);
+  void Abort(Session* session);
+  void Renew(Session* session);
+  void Pin(Session* session);
+
+  // nullptr when answered with an error.
+  Lease* LeaseOf(Session* session, uint64_t id);
+  bool NamespaceIsOpen(Session* session, uint32_t ns);
+  // False when answered with a refusal.
+  bool MayLease(Session* session, const Lease* lease, size_t blocks);
+  bool MayWait(Session* session);
+  void OnReserved(SessionId id, GroupId group_id, uint64_t request_id, size_t asked,
+                  std::vector<engine::ReservedBlock> blocks);
+  void OnLoaded(SessionId id, uint64_t request_id, uint32_t first, engine::CacheEngine::LoadResult result);
+  uint64_t request_id() const { return parts_.codec->frame().request_id(); }
+
+  const Parts parts_;
+  std::vector<engine::BlockPlace> places_;  // reused by every Lookup
+  std::string outcomes_;                    // reused by every Commit
+  std::vector<std::pair<GroupId, ReservationId>> orphans_;
+};
+
+}  // namespace kvartal::attach
