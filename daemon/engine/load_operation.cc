@@ -86,9 +86,9 @@ void LoadOperation::AnswerIfEnded() {
     }
     result.places.push_back(path_.PlaceInDram(id));
   }
+  done_(std::move(result));
   // The caller's own leases hold the blocks from here on.
   path_.Release(entries_);
-  done_(std::move(result));
 }
 
 }  // namespace kvartal::engine

@@ -18,7 +18,7 @@ void Recovery::Start(absl::AnyInvocable<void(absl::Status)> done) {
   auto batch = [this, source](std::vector<tier::CatalogRecord> records) { AdoptBatch(records, source); };
   auto end = [this](absl::Status status) { Finish(std::move(status)); };
   if (catalog_lost) {
-    Log(LogLevel::kInfo, "engine", "no usable NVMe catalog: reading the block headers of the file instead");
+    Log(LogLevel::kInfo, "engine", "no NVMe catalog: looking for blocks in the headers of the file");
     state_.devices.nvme->ScanHeaders(std::move(batch), std::move(end));
   } else {
     state_.devices.catalog->Load(std::move(batch), std::move(end));

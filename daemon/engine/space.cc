@@ -10,6 +10,10 @@ namespace kvartal::engine {
 
 using policy::Refusal;
 
+namespace {
+constexpr uint64_t kNoRequest = 0;  // requests are numbered from 1
+}  // namespace
+
 uint64_t Space::Room(const TenantState& tenant, TierKind tier) const {
   const policy::Account& account = state_.ledger.account(tenant.id, tier);
   const uint64_t used = state_.ledger.charged_bytes(tier) + state_.ledger.reclaiming_bytes(tier);
@@ -20,7 +24,7 @@ uint64_t Space::Room(const TenantState& tenant, TierKind tier) const {
 
 EntryId Space::Victim(TenantState& tenant, TierKind tier, uint64_t request) {
   return tenant.order(tier).Victim(
-      [&](EntryId id) { return residency_.Evictable(id) && state_.index.at(id).last_touch != request; },
+      [&](EntryId id) { return residency_.Evictable(id) && (request == kNoRequest || state_.index.at(id).last_touch != request); },
       kVictimProbesMax);
 }
 
@@ -65,21 +69,23 @@ Space::Step Space::GrowDram(TenantState& tenant, uint32_t slot_bytes) {
 }
 
 Space::Step Space::EvictDram(TenantState& tenant, uint64_t request, uint32_t wanted) {
-  const EntryId victim = Victim(tenant, TierKind::kDram, request);
+  EntryId victim = Victim(tenant, TierKind::kDram, request);
+  const bool others_block = victim.valid();
+  // A chain longer than the tenant's memory pushes its own blocks down a tier, but never out of the cache.
+  if (!others_block && state_.NvmeUsable(tenant)) victim = Victim(tenant, TierKind::kDram, kNoRequest);
   if (victim.valid()) {
-    const index::Entry& entry = state_.index.at(victim);
-    if (entry.resident(TierKind::kNvme) || !state_.NvmeUsable(tenant)) {
+    const bool copy_below = state_.index.at(victim).resident(TierKind::kNvme);
+    if (!copy_below && state_.NvmeUsable(tenant)) {
+      if (tenant.demotions_under_way >= wanted) return Step::kWait;
+      const WriteStart start = demote_(victim);
+      if (start == WriteStart::kStarted) return Step::kRetry;
+      if (start == WriteStart::kQueueFull && tenant.writes_under_way > 0) return Step::kWait;
+    }
+    if (copy_below || others_block) {
       ++tenant.stats.tiers[TierIndex(TierKind::kDram)].evictions;
       residency_.DropCopy(victim, TierKind::kDram);
       return Step::kRetry;
     }
-    if (tenant.demotions_under_way >= wanted) return Step::kWait;
-    const WriteStart start = demote_(victim);
-    if (start == WriteStart::kStarted) return Step::kRetry;
-    if (start == WriteStart::kQueueFull && tenant.writes_under_way > 0) return Step::kWait;
-    ++tenant.stats.tiers[TierIndex(TierKind::kDram)].evictions;
-    residency_.DropCopy(victim, TierKind::kDram);
-    return Step::kRetry;
   }
   // Blocks being written become victims when the write ends; bytes being punched come back to the node.
   if (tenant.writes_under_way > 0) return Step::kWait;
@@ -169,7 +175,7 @@ void Space::DrainOverLimit(TenantState& tenant, uint32_t max_blocks) {
       const policy::Account& account = state_.ledger.account(tenant.id, tier);
       if (account.charged_bytes <= account.limit_bytes) break;
       if (tier == TierKind::kDram && GiveBackEmpty(tenant) > 0) continue;
-      const EntryId victim = Victim(tenant, tier, 0);
+      const EntryId victim = Victim(tenant, tier, kNoRequest);
       if (!victim.valid()) break;
       ++tenant.stats.tiers[TierIndex(tier)].evictions;
       residency_.DropCopy(victim, tier);

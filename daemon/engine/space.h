@@ -1,7 +1,7 @@
 // Finds room for one slot: free slots first, then growth within the limit, then the tenant's own least valuable blocks.
 // Every byte is charged before it exists, and every refusal has a reason.
 // Confined to the engine loop.
-// Invariant: a block touched by the request that asks is never taken to make room for it.
+// Invariant: a block touched by the request that asks never leaves the cache to make room for it.
 #pragma once
 
 #include <cstdint>
