@@ -14,7 +14,6 @@ std::string TextAt(const YamlNode& object, std::string_view key) {
 }
 
 void ReadObject(const YamlNode& object, Findings* findings, Manifests* manifests) {
-  if (object.kind == YamlNode::Kind::kNull) return;  // an empty document between two "---"
   if (object.kind != YamlNode::Kind::kMap) {
     findings->Add(object.position, "", "must be an object with apiVersion, kind, metadata and spec");
     return;

@@ -8,6 +8,7 @@
 #include <yaml-cpp/mark.h>
 #include <yaml-cpp/parser.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <sstream>
@@ -105,7 +106,8 @@ class TreeBuilder : public YAML::EventHandler {
 
   void Add(YamlNode node) {
     if (open_.empty()) {
-      documents_.push_back(std::move(node));
+      // An empty document says nothing, and its position is that of whatever follows.
+      if (node.kind != YamlNode::Kind::kNull) documents_.push_back(std::move(node));
       return;
     }
     OpenNode& parent = open_.back();
@@ -191,6 +193,29 @@ bool IsIndentedWithTab(std::string_view text, int line) {
   return text.substr(start, end == std::string_view::npos ? end : end - start).find('\t') != std::string_view::npos;
 }
 
+// The library takes whatever follows a finished document for the next one, "---" or not. There it is a slip of
+// indentation.
+absl::Status CheckSeparators(std::string_view text, const std::vector<YamlNode>& documents, const std::string& file) {
+  int line = 1;
+  size_t document = 1;
+  bool separated = false;
+  for (size_t start = 0; start < text.size() && document < documents.size(); ++line) {
+    const YamlPosition position = documents[document].position;
+    if (line > documents[document - 1].position.line && text.substr(start, 3) == "---") separated = true;
+    const size_t end = std::min(text.find('\n', start), text.size());
+    start = end + 1;
+    if (line < position.line) continue;
+    if (!separated) {
+      return Refusal(file, position,
+                     "not valid YAML: does not belong to what stands above; check the indentation, or put --- between "
+                     "two objects");
+    }
+    separated = false;
+    ++document;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 const YamlNode* YamlNode::Find(std::string_view key) const {
@@ -219,7 +244,9 @@ absl::StatusOr<std::vector<YamlNode>> ReadYaml(std::string_view text, const std:
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat(file_name, ": cannot be read as YAML: ", error.what()));
   }
-  return builder.TakeDocuments();
+  std::vector<YamlNode> documents = builder.TakeDocuments();
+  KV_RETURN_IF_ERROR(CheckSeparators(text, documents, file_name));
+  return documents;
 }
 
 absl::StatusOr<std::string> ReadYamlFile(const std::string& path) {

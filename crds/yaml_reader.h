@@ -40,7 +40,7 @@ struct YamlNode::Entry {
   YamlNode value;
 };
 
-// One node a document. InvalidArgument names file, line, column and what is wrong.
+// One node a document that is not empty. InvalidArgument names file, line, column and what is wrong.
 absl::StatusOr<std::vector<YamlNode>> ReadYaml(std::string_view text, const std::string& file_name);
 
 // What a file holds up to kYamlBytesMax. NotFound or FailedPrecondition (not a readable regular file, too large), with

@@ -1,0 +1,185 @@
+#include "daemon/config/node_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/limits.h"
+
+namespace kvartal::config {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+const std::string kMinimal = "runDir: run\ndram: {size: 1Gi}\npolicyDir: policy\n";
+
+std::string ErrorOf(const std::string& text) {
+  const auto config = ParseNodeConfig(text, "n.yaml", "/etc/kvartal");
+  return config.ok() ? "accepted" : std::string(config.status().message());
+}
+
+TEST(NodeConfigTest, TheLeastThereIsHasTheDefaults) {
+  const auto config = ParseNodeConfig(kMinimal, "n.yaml", "/etc/kvartal");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->run_dir, "/etc/kvartal/run");
+  EXPECT_EQ(config->attach_socket, "/etc/kvartal/run/kvartal.sock");
+  EXPECT_EQ(config->attach_socket_mode, 0666u);
+  EXPECT_EQ(config->admin_socket, "/etc/kvartal/run/admin.sock");
+  EXPECT_THAT(config->doors, IsEmpty());
+  EXPECT_TRUE(config->attest_uid);
+  EXPECT_EQ(config->dram_bytes, kGiB);
+  EXPECT_THAT(config->nvme, IsEmpty());
+  EXPECT_EQ(config->eviction, "lru");
+  EXPECT_EQ(config->policy_dir, "/etc/kvartal/policy");
+  EXPECT_EQ(config->metrics_address, "");
+  EXPECT_EQ(config->log_level, "info");
+  EXPECT_EQ(config->lease_ms, kLeaseMsDefault);
+}
+
+TEST(NodeConfigTest, ReadsEveryKey) {
+  const auto config = ParseNodeConfig(
+      "runDir: /run/kvartal\nattachSocket: /run/a.sock\nattachSocketMode: \"0600\"\nadminSocket: adm.sock\n"
+      "doors: [{name: red, path: /run/red, mode: \"0666\"}, {name: green}]\nattestUid: false\ndram: {size: 512Mi}\n"
+      "nvme: [{path: ../nvme.dat, size: 64Mi, ioThreads: 3}]\neviction: lru\npolicyDir: ./p/\nmetricsAddress: "
+      "\"[::1]:9400\"\n"
+      "logLevel: debug\nleaseMs: 500\n",
+      "n.yaml", "/etc/kvartal");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->attach_socket, "/run/a.sock");
+  EXPECT_EQ(config->attach_socket_mode, 0600u);
+  EXPECT_EQ(config->admin_socket, "/etc/kvartal/adm.sock");
+  ASSERT_THAT(config->doors, SizeIs(2));
+  EXPECT_EQ(config->doors[0].path, "/run/red");
+  EXPECT_EQ(config->doors[0].mode, 0666u);
+  EXPECT_EQ(config->doors[1].path, "/run/kvartal/green.sock");
+  EXPECT_EQ(config->doors[1].mode, 0660u);
+  EXPECT_FALSE(config->attest_uid);
+  ASSERT_THAT(config->nvme, SizeIs(1));
+  EXPECT_EQ(config->nvme[0].path, "/etc/nvme.dat");
+  EXPECT_EQ(config->nvme[0].size_bytes, 64 * kMiB);
+  EXPECT_EQ(config->nvme[0].io_threads, 3);
+  EXPECT_EQ(config->metrics_address, "[::1]:9400");
+  EXPECT_EQ(config->log_level, "debug");
+  EXPECT_EQ(config->lease_ms, 500u);
+}
+
+TEST(NodeConfigTest, TheSharedDoorCanBeClosed) {
+  const auto config = ParseNodeConfig(kMinimal + "attachSocket: \"\"\ndoors: [{name: red}]\n", "n.yaml", "/x");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->attach_socket, "");
+}
+
+TEST(NodeConfigTest, NamesWhatIsMissing) {
+  const std::string error = ErrorOf("logLevel: info\n");
+  for (const char* key :
+       {"n.yaml:1:1: runDir: is required", "n.yaml:1:1: dram: is required", "n.yaml:1:1: policyDir: is required"}) {
+    EXPECT_THAT(error, HasSubstr(key));
+  }
+  EXPECT_THAT(ErrorOf("runDir: r\npolicyDir: p\ndram: {}\n"), HasSubstr("n.yaml:3:7: dram.size: is required"));
+  EXPECT_THAT(ErrorOf(""), HasSubstr("n.yaml: has 0 YAML documents; a configuration is exactly one"));
+  EXPECT_THAT(ErrorOf(kMinimal + "---\n" + kMinimal), HasSubstr("has 2 YAML documents"));
+  EXPECT_THAT(ErrorOf("- a\n"), HasSubstr("n.yaml:1:1: must be a mapping"));
+}
+
+TEST(NodeConfigTest, RefusesOneBadValueWithPlaceAndWhatIsAllowed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"dramSize: 1Gi", "n.yaml:4:1: unknown key 'dramSize'; allowed: runDir, attachSocket,"},
+      {"attachSocketMode: 0999", "n.yaml:4:19: attachSocketMode: '0999' is not a file mode"},
+      {"doors: [{name: Red}]", "n.yaml:4:16: doors[0].name: 'Red' is not valid; allowed: a DNS label"},
+      {"doors: [{path: x}]", "n.yaml:4:9: doors[0].name: is required"},
+      {"doors: [{name: red, path: /a}, {name: red, path: /b}]",
+       "n.yaml:4:39: doors[1].name: door 'red' is listed twice"},
+      {"doors: [{name: red, path: /a}, {name: blue, path: /a}]",
+       "doors[1].path: '/a' is already the socket of doors[0].path"},
+      {"doors: [{name: kvartal}]",
+       "doors[0].path: '/etc/kvartal/run/kvartal.sock' is already the socket of attachSocket"},
+      {"adminSocket: run/kvartal.sock",
+       "adminSocket: '/etc/kvartal/run/kvartal.sock' is already the socket of attachSocket"},
+      {"adminSocket: run/../run/./kvartal.sock", "is already the socket of attachSocket"},
+      {"attachSocket: \"\"", "attachSocket: is \"\" and there are no doors: nobody could connect"},
+      {"attachSocket:", "attachSocket: is empty"},
+      {"attestUid: false", "attestUid: is false and there are no doors"},
+      {"attestUid: 1", "attestUid: '1' is not allowed; allowed: true, false"},
+      {"nvme: [{path: a, size: 63Mi}]",
+       "n.yaml:4:24: nvme[0].size: 66060288 bytes is out of range; allowed: 67108864 to"},
+      {"nvme: [{path: a, size: 17Ti}]", "nvme[0].size: 18691697672192 bytes is out of range"},
+      {"nvme: [{path: a, size: 10%}]", "nvme[0].size: '10%' is a percentage; here a size is wanted"},
+      {"nvme: [{path: a}]", "nvme[0].size: is required"},
+      {"nvme: [{size: 1Gi}]", "nvme[0].path: is required"},
+      {"nvme: [{path: a, size: 1Gi, ioThreads: 0}]",
+       "nvme[0].ioThreads: '0' is out of range; allowed: integers 1 to 64"},
+      {"nvme: [{path: a, size: 1Gi}, {path: b, size: 1Gi}]", "nvme: has 2 items; allowed: at most 1"},
+      {"eviction: lfu", "n.yaml:4:11: eviction: 'lfu' is not allowed; allowed: lru"},
+      {"metricsAddress: \"9400\"", "metricsAddress: '9400' is not an address; allowed: \"host:port\""},
+      {"metricsAddress: \"localhost:99999\"", "metricsAddress: 'localhost:99999' is not an address"},
+      {"metricsAddress: \":9400\"", "metricsAddress: ':9400' is not an address"},
+      {"metricsAddress: \"::1:9400\"", "metricsAddress: '::1:9400' is not an address"},
+      {"logLevel: loud", "logLevel: 'loud' is not allowed; allowed: debug, info, warning, error"},
+      {"leaseMs: 99", "leaseMs: '99' is out of range; allowed: integers 100 to 60000"},
+      {"leaseMs: 60001", "leaseMs: '60001' is out of range"},
+      {"leaseMs: 1e3", "leaseMs: '1e3' is not an integer"},
+      {"runDir: again", "n.yaml:4:1: duplicate key 'runDir'; it stands already at 1:1"},
+  };
+  for (const auto& [line, expected] : cases) {
+    const std::string error = ErrorOf(kMinimal + line + "\n");
+    EXPECT_THAT(error, HasSubstr(expected)) << line;
+    EXPECT_EQ(error.find('\n'), std::string::npos) << "one mistake, one finding: " << error;
+  }
+}
+
+TEST(NodeConfigTest, DramHasAFloorAndACeiling) {
+  const auto with = [](const std::string& size) {
+    return ErrorOf(absl::StrCat("runDir: r\npolicyDir: p\ndram: {size: ", size, "}\n"));
+  };
+  EXPECT_EQ(with("2Mi"), "accepted");
+  EXPECT_THAT(with("2097151"), HasSubstr("n.yaml:3:14: dram.size: 2097151 bytes is out of range; allowed: 2097152 to"));
+  EXPECT_THAT(with("0"), HasSubstr("out of range"));
+  EXPECT_THAT(with("5Ti"), HasSubstr("out of range"));
+  EXPECT_THAT(with("16Ei"), HasSubstr("is too large"));
+  EXPECT_THAT(with("1.5Gi"), HasSubstr("is not a size"));
+  EXPECT_THAT(with("-1"), HasSubstr("is not a size"));
+}
+
+TEST(NodeConfigTest, SocketPathsFitTheKernel) {
+  // "/kvartal.sock" is 13 bytes.
+  const auto with = [](size_t run_dir_bytes) {
+    return ErrorOf(
+        absl::StrCat("runDir: /", std::string(run_dir_bytes - 1, 'x'), "\ndram: {size: 1Gi}\npolicyDir: p\n"));
+  };
+  EXPECT_EQ(with(kSocketPathMax - 13), "accepted");
+  EXPECT_THAT(with(kSocketPathMax - 12), HasSubstr("has 108 bytes; allowed: at most 107; choose a shorter runDir"));
+  EXPECT_THAT(ErrorOf(kMinimal + "doors: [{name: a, path: /" + std::string(200, 'y') + "}]\n"),
+              HasSubstr("n.yaml:4:25: doors[0].path: the socket path"));
+}
+
+TEST(NodeConfigTest, LoadsFilesAndTakesPathsAgainstTheirFolder) {
+  const auto missing = LoadNodeConfig("/nonexistent/n.yaml");
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(missing.status().message(), HasSubstr("/nonexistent/n.yaml"));
+}
+
+TEST(NodeConfigTest, TheShippedExampleIsWhatTheDemoNeeds) {
+  // The length of the checkout's path is no fault of the example.
+  const std::string path = std::string(KVARTAL_SOURCE_DIR) + "/daemon/config/example.yaml";
+  const auto config = LoadNodeConfig(path);
+  ASSERT_TRUE(config.ok()) << config.status();
+  const std::string root = std::filesystem::path(KVARTAL_SOURCE_DIR).lexically_normal().string();
+  EXPECT_EQ(config->policy_dir, root + "/crds/examples/demo");
+  EXPECT_TRUE(std::filesystem::exists(config->policy_dir + "/pool.yaml"));
+  EXPECT_EQ(config->dram_bytes, kGiB);
+  ASSERT_THAT(config->nvme, SizeIs(1));
+  EXPECT_EQ(config->nvme[0].size_bytes, 4 * kGiB);
+  EXPECT_EQ(config->nvme[0].path, root + "/build/kvartal-data/nvme.dat");
+  ASSERT_THAT(config->doors, SizeIs(3));
+  EXPECT_EQ(config->doors[0].name, "red");
+  EXPECT_EQ(config->doors[1].name, "green");
+  EXPECT_EQ(config->doors[2].name, "blue");
+  EXPECT_EQ(config->metrics_address, "127.0.0.1:9464");
+}
+
+}  // namespace
+}  // namespace kvartal::config

@@ -1,0 +1,217 @@
+#include "daemon/control/policy_source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "daemon/base/limits.h"
+
+namespace kvartal::control {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+const std::string kExamples = std::string(KVARTAL_SOURCE_DIR) + "/crds/examples/";
+constexpr policy::NodeCapacity kNode = {{0, kGiB, 4 * kGiB}};
+
+std::string PolicyText(const std::string& ns, int uid, const std::string& pools) {
+  std::stringstream text;
+  text << "apiVersion: kvartal.dev/v1alpha1\nkind: TenantKVPolicy\nmetadata: {name: cache, namespace: " << ns << "}\n"
+       << "spec: {subjects: [{uid: " << uid << "}], pools: " << pools << "}\n";
+  return text.str();
+}
+
+std::string PoolText(const std::string& name, const std::string& spec) {
+  return "apiVersion: kvartal.dev/v1alpha1\nkind: KVNodePool\nmetadata: {name: " + name + "}\nspec: " + spec + "\n";
+}
+
+class PolicySourceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = ::testing::TempDir() + "policy_source_XXXXXX";
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void Write(const std::string& name, const std::string& text) { std::ofstream(folder_ + "/" + name) << text; }
+  LoadedPolicy Load() {
+    auto loaded = LoadPolicyFolder(folder_, kNode);
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    return loaded.ok() ? *std::move(loaded) : LoadedPolicy{policy::PolicyTable::FromRules({}, kNode), {}};
+  }
+  std::string Error() {
+    const auto loaded = LoadPolicyFolder(folder_, kNode);
+    return loaded.ok() ? "accepted" : std::string(loaded.status().message());
+  }
+  static uint64_t DramLimit(const LoadedPolicy& loaded, const std::string& tenant) {
+    const policy::TenantRules* rules = loaded.table->FindByName(tenant);
+    return rules == nullptr ? UINT64_MAX : rules->tier(TierKind::kDram).limit_bytes;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(PolicySourceTest, AnEmptyFolderIsAnEmptyTableAndIsStated) {
+  const LoadedPolicy loaded = Load();
+  EXPECT_THAT(loaded.table->tenants(), IsEmpty());
+  EXPECT_THAT(loaded.warnings, ElementsAre(HasSubstr("has no TenantKVPolicy: nobody may attach")));
+}
+
+TEST_F(PolicySourceTest, AFolderThatIsNotThereIsAnError) {
+  std::filesystem::remove_all(folder_);
+  const std::string error = Error();
+  EXPECT_THAT(error, HasSubstr(folder_));
+  EXPECT_THAT(error, HasSubstr("create it or correct policyDir"));
+}
+
+TEST_F(PolicySourceTest, ReadsYamlAndYmlAndNothingElse) {
+  Write("b.yml", PolicyText("b", 2, "[{poolRef: p, perNode: {dram: {limit: 64Mi}}}]"));
+  Write("a.yaml", PolicyText("a", 1, "[{poolRef: p, perNode: {dram: {limit: 25%}}}]"));
+  Write("notes.txt", "not: [yaml");
+  Write(".hidden.yaml", "not: [yaml");
+  Write("a.yaml~", "not: [yaml");
+  const LoadedPolicy loaded = Load();
+  ASSERT_THAT(loaded.table->tenants(), SizeIs(2));
+  EXPECT_EQ(DramLimit(loaded, "a/cache"), kGiB / 4);
+  EXPECT_EQ(DramLimit(loaded, "b/cache"), 64 * kMiB);
+  EXPECT_THAT(loaded.warnings, IsEmpty());
+}
+
+TEST_F(PolicySourceTest, FollowsTheLinksOfAMountedConfigMap) {
+  std::filesystem::create_directory(folder_ + "/..2026_01_01");
+  Write("..2026_01_01/a.yaml", PolicyText("a", 1, "[]"));
+  std::filesystem::create_symlink("..2026_01_01", folder_ + "/..data");
+  std::filesystem::create_symlink("..data/a.yaml", folder_ + "/a.yaml");
+  EXPECT_THAT(Load().table->tenants(), SizeIs(1));
+}
+
+TEST_F(PolicySourceTest, OneBadFileRefusesTheWholeSetAndEveryBadFileIsNamed) {
+  Write("a.yaml", PolicyText("a", 1, "[]"));
+  Write("b.yaml", "kind: Pod\n");
+  Write("c.yaml", PolicyText("c", 3, "[{poolRef: p, perNode: {dram: {limit: 1.5Gi}}}]"));
+  const std::string error = Error();
+  EXPECT_THAT(error, HasSubstr(folder_ + "/b.yaml:1:1: apiVersion: '' is not served"));
+  EXPECT_THAT(error, HasSubstr(folder_ + "/c.yaml:4:75: spec.pools[0].perNode.dram.limit: '1.5Gi' is not a size"));
+}
+
+TEST_F(PolicySourceTest, WhatIsNotAFileIsAnError) {
+  std::filesystem::create_directory(folder_ + "/a.yaml");
+  EXPECT_THAT(Error(), HasSubstr("/a.yaml: is not a regular file"));
+  std::filesystem::remove(folder_ + "/a.yaml");
+  std::filesystem::create_symlink("nowhere", folder_ + "/a.yaml");
+  EXPECT_THAT(Error(), HasSubstr("/a.yaml: cannot be opened"));
+}
+
+TEST_F(PolicySourceTest, APoolBoundsWhatPercentagesAreOf) {
+  Write("pool.yaml", PoolText("p", "{capacity: {dram: 512Mi}}"));
+  Write("a.yaml", PolicyText("a", 1, "[{poolRef: p, perNode: {dram: {limit: 50%}, nvme: {limit: 50%}}}]"));
+  const LoadedPolicy loaded = Load();
+  EXPECT_EQ(DramLimit(loaded, "a/cache"), 256 * kMiB);
+  EXPECT_EQ(loaded.table->tenants()[0].tier(TierKind::kNvme).limit_bytes, 2 * kGiB) << "the pool does not state nvme";
+  EXPECT_EQ(loaded.table->capacity().bytes[TierIndex(TierKind::kDram)], 512 * kMiB);
+  EXPECT_THAT(loaded.warnings, IsEmpty());
+}
+
+TEST_F(PolicySourceTest, APoolLargerThanTheNodeIsStatedAndTheNodeHolds) {
+  Write("pool.yaml", PoolText("p", "{capacity: {dram: 2Gi}}"));
+  Write("a.yaml", PolicyText("a", 1, "[{poolRef: p, perNode: {dram: {limit: 50%}}}]"));
+  const LoadedPolicy loaded = Load();
+  EXPECT_EQ(DramLimit(loaded, "a/cache"), kGiB / 2);
+  EXPECT_THAT(loaded.warnings,
+              ElementsAre(HasSubstr("KVNodePool p: states 2147483648 bytes of dram and this node is configured")));
+}
+
+TEST_F(PolicySourceTest, TheNodesPoolPicksTheClaim) {
+  Write("pool.yaml", PoolText("p", "{capacity: {}}"));
+  Write("a.yaml",
+        PolicyText("a", 1,
+                   "[{poolRef: q, perNode: {dram: {limit: 8Mi}}}, {poolRef: p, perNode: {dram: {limit: 16Mi}}}]"));
+  Write("b.yaml", PolicyText("b", 2, "[{poolRef: q, perNode: {dram: {limit: 8Mi}}}]"));
+  const LoadedPolicy loaded = Load();
+  EXPECT_EQ(DramLimit(loaded, "a/cache"), 16 * kMiB);
+  EXPECT_EQ(DramLimit(loaded, "b/cache"), 0u);
+  EXPECT_THAT(loaded.warnings,
+              ElementsAre(HasSubstr("b/cache: spec.pools[0].poolRef 'q' is not this node's KVNodePool 'p'"),
+                          HasSubstr("b/cache: spec.pools claims nothing on this node")));
+}
+
+TEST_F(PolicySourceTest, WithoutAPoolSeveralClaimsAreAmbiguous) {
+  Write("a.yaml", PolicyText("a", 1, "[{poolRef: q}, {poolRef: p}]"));
+  EXPECT_THAT(Error(), HasSubstr("a.yaml:1: a/cache: spec.pools has 2 claims"));
+}
+
+TEST_F(PolicySourceTest, WhatOnlyAnOperatorAppliesIsStated) {
+  Write("pool.yaml",
+        PoolText("p", "{capacity: {dram: 1Gi}, grants: [{maxSlaTier: Basic}], unknownTenants: PerNamespace}"));
+  Write("a.yaml", PolicyText("a", 1, "[{poolRef: p, perNode: {dram: {limit: 8Mi}}}]"));
+  EXPECT_THAT(
+      Load().warnings,
+      ElementsAre(HasSubstr("without effect where policy comes from a folder: spec.grants, spec.unknownTenants")));
+}
+
+TEST_F(PolicySourceTest, TooManyFilesAreRefused) {
+  for (size_t i = 0; i <= kPolicyFilesMax; ++i) Write(std::to_string(i) + ".yaml", "");
+  EXPECT_THAT(Error(), HasSubstr("1025 manifests; a policy folder may have at most 1024"));
+}
+
+TEST_F(PolicySourceTest, TheVersionDoesNotDependOnHowFilesAreCut) {
+  const std::string a = PolicyText("a", 1, "[]"), b = PolicyText("b", 2, "[]");
+  Write("1.yaml", a);
+  Write("2.yaml", b);
+  const std::string version = Load().table->version();
+  std::filesystem::remove(folder_ + "/2.yaml");
+  Write("1.yaml", b + "---\n" + a);
+  EXPECT_EQ(Load().table->version(), version);
+  Write("1.yaml", b);
+  EXPECT_NE(Load().table->version(), version);
+}
+
+TEST(PolicyExamplesTest, TheDemoLoadsWithoutAWarning) {
+  const auto loaded = LoadPolicyFolder(kExamples + "demo", kNode);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_THAT(loaded->warnings, IsEmpty());
+  ASSERT_THAT(loaded->table->tenants(), SizeIs(3));
+  uint64_t dram_limits = 0;
+  for (const auto& [name, uid, socket, sla] :
+       {std::tuple("team-red/cache", 1001u, "red", policy::SlaTier::kPremium),
+        std::tuple("team-green/cache", 1002u, "green", policy::SlaTier::kStandard),
+        std::tuple("team-blue/cache", 1003u, "blue", policy::SlaTier::kBasic)}) {
+    const policy::TenantRules* rules = loaded->table->FindByName(name);
+    ASSERT_NE(rules, nullptr) << name;
+    EXPECT_EQ(rules, loaded->table->FindByUid(uid));
+    EXPECT_EQ(rules, loaded->table->FindBySocket(socket));
+    EXPECT_EQ(rules->sla, sla);
+    EXPECT_GT(rules->tier(TierKind::kNvme).limit_bytes, rules->tier(TierKind::kDram).limit_bytes);
+    dram_limits += rules->tier(TierKind::kDram).limit_bytes;
+  }
+  EXPECT_LE(dram_limits, kGiB);
+}
+
+TEST(PolicyExamplesTest, EveryBadSetIsRefusedAsItExpects) {
+  size_t sets = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kExamples + "bad_sets")) {
+    ++sets;
+    const std::string folder = entry.path().string();
+    std::ifstream first(folder + "/a.yaml");
+    std::string line;
+    std::getline(first, line);
+    const std::string marker = "# expect: ";
+    ASSERT_EQ(line.rfind(marker, 0), 0u) << folder;
+    const auto loaded = LoadPolicyFolder(folder, kNode);
+    ASSERT_FALSE(loaded.ok()) << folder << " was accepted";
+    EXPECT_THAT(loaded.status().message(), HasSubstr(line.substr(marker.size()))) << folder;
+  }
+  EXPECT_GE(sets, 6u);
+}
+
+}  // namespace
+}  // namespace kvartal::control
