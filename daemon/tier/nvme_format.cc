@@ -192,8 +192,9 @@ absl::StatusOr<Superblock> DecodeSuperblock(std::span<const std::byte> in) {
   return out;
 }
 
-bool LooksLikeSuperblock(std::span<const std::byte> in) {
-  return in.size() >= kMagicBytes && std::memcmp(in.data(), kSuperblockPage.magic, kMagicBytes) == 0;
+std::optional<uint32_t> SuperblockVersion(std::span<const std::byte> in) {
+  if (in.size() < kFieldsAt || std::memcmp(in.data(), kSuperblockPage.magic, kMagicBytes) != 0) return std::nullopt;
+  return Load<uint32_t>(in, kVersionAt);
 }
 
 void EncodeSegmentHeader(const SegmentHeader& in, std::span<std::byte> out) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "daemon/base/ids.h"
@@ -60,8 +61,8 @@ struct SegmentHeader {
 // with what was wrong (magic, checksum, bounds); FailedPrecondition when an undamaged page has another format version.
 void EncodeSuperblock(const Superblock& in, std::span<std::byte> out);
 absl::StatusOr<Superblock> DecodeSuperblock(std::span<const std::byte> in);
-// True for a page with a superblock's magic, damaged or not.
-bool LooksLikeSuperblock(std::span<const std::byte> in);
+// The version a page with a superblock's magic claims, damaged or not; nullopt for any other page.
+std::optional<uint32_t> SuperblockVersion(std::span<const std::byte> in);
 void EncodeSegmentHeader(const SegmentHeader& in, std::span<std::byte> out);
 absl::StatusOr<SegmentHeader> DecodeSegmentHeader(std::span<const std::byte> in);
 // `header_seed` is the device's; `slot` is where the header lies, so that a misplaced one is found out.

@@ -51,17 +51,18 @@ absl::StatusOr<std::optional<Superblock>> ChooseCopy(const Mapping& front) {
       if (!newest.has_value() || decoded->open_count > newest->open_count) newest = *decoded;
       continue;
     }
-    const absl::Status& status = decoded.status();
-    if (absl::IsFailedPrecondition(status)) refusal = status;
-    if (LooksLikeSuperblock(PageOf(front, copy))) {
-      ours = true;
-      Log(LogLevel::kWarning, "nvme", "superblock copy ", copy, " is unusable: ", std::string(status.message()));
-    }
+    const std::optional<uint32_t> version = SuperblockVersion(PageOf(front, copy));
+    if (!version.has_value()) continue;
+    ours = true;
+    // Without an undamaged copy the doubt is in favour of what the other build may have left here.
+    if (*version != kNvmeFormatVersion) refusal = decoded.status();
+    Log(LogLevel::kWarning, "nvme", "superblock copy ", copy,
+        " is unusable: ", std::string(decoded.status().message()));
   }
   if (newest.has_value()) return newest;
   if (!refusal.ok()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the nvme file was written by another build: ", refusal.message(), "; ", kMoveAway));
+        absl::StrCat("the nvme file was written in another format: ", refusal.message(), "; ", kMoveAway));
   }
   if (ours) {
     Log(LogLevel::kError, "nvme", "both superblocks are damaged: the cache in this file is lost, starting empty");
