@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <tuple>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -89,8 +90,8 @@ void Findings::Add(YamlPosition position, const std::string& field, const std::s
 absl::Status Findings::status() const {
   if (findings_.empty()) return absl::OkStatus();
   std::vector<Finding> sorted = findings_;
-  std::stable_sort(sorted.begin(), sorted.end(), [](const Finding& a, const Finding& b) {
-    return std::pair(a.position.line, a.position.column) < std::pair(b.position.line, b.position.column);
+  std::sort(sorted.begin(), sorted.end(), [](const Finding& a, const Finding& b) {
+    return std::tie(a.position.line, a.position.column, a.text) < std::tie(b.position.line, b.position.column, b.text);
   });
   std::string text = absl::StrJoin(sorted, "\n", [](std::string* out, const Finding& f) { out->append(f.text); });
   if (left_out_ > 0) absl::StrAppend(&text, "\n", file_name_, ": and ", left_out_, " more");
