@@ -38,11 +38,11 @@ struct TenantRules {
   std::array<TierQuota, kTierCount> quota;
   std::array<uint64_t, kTierCount> ttl_ms{};  // 0: never by idleness
   OnExpiry on_expiry = OnExpiry::kDemote;
-  uint64_t max_age_ms = 0;                   // 0: no limit
+  uint64_t max_age_ms = 0;  // 0: no limit
   uint64_t max_entries = kNoLimit;
   uint32_t max_sessions = 64;
-  std::vector<uint32_t> uids;                // subjects of the uid attestor
-  std::vector<std::string> sockets;          // subjects of the socket attestor
+  std::vector<uint32_t> uids;        // subjects of the uid attestor
+  std::vector<std::string> sockets;  // subjects of the socket attestor
 
   TierQuota& tier(TierKind kind) { return quota[TierIndex(kind)]; }
   const TierQuota& tier(TierKind kind) const { return quota[TierIndex(kind)]; }
@@ -54,12 +54,15 @@ struct NodeCapacity {
 
 class PolicyTable {
  public:
-  // Resolves percentages against `capacity` and checks what only the whole set can show: one owner a subject, guarantees that
-  // fit. `warnings` collects what is legal but surely not meant (limit above capacity, limit smaller than a slot).
+  // Resolves percentages against `capacity` and checks what only the whole set can show: one owner a subject,
+  // guarantees that fit. Each policy has at most one pool claim here. A tier it does not name has limit 0; a guarantee
+  // without a limit has the capacity as its limit. `warnings` (may be null) collects what is legal but surely not
+  // meant: a limit above the capacity (clipped), a limit smaller than a slot. Tenants are sorted by name.
   static absl::StatusOr<std::shared_ptr<const PolicyTable>> Build(const std::vector<crds::TenantPolicy>& policies,
                                                                   const NodeCapacity& capacity,
                                                                   std::vector<std::string>* warnings);
-  // A table made of ready rules, for tests and the simulator. KV_CHECKs that names are unique.
+  // A table made of ready rules, in their order, for tests and the simulator. KV_CHECKs that names and subjects are
+  // unique.
   static std::shared_ptr<const PolicyTable> FromRules(std::vector<TenantRules> rules, const NodeCapacity& capacity);
 
   const std::vector<TenantRules>& tenants() const { return tenants_; }
