@@ -37,7 +37,8 @@ kv_status ClientCore::LookupPart(Namespace* ns, std::span<const uint8_t> keys, u
                                  uint64_t* request, kv_lease** lease, uint32_t* matched, const Deadline& deadline) {
   wire::Lookup* lookup = session_->NewRequest()->mutable_lookup();
   lookup->set_ns(ns->remote);
-  lookup->set_keys(keys.data(), keys.size());
+  // Not set_keys, which would make a string of its own first.
+  lookup->mutable_keys()->assign(reinterpret_cast<const char*>(keys.data()), keys.size());
   lookup->set_prompt_tokens(prompt_tokens);
   lookup->set_request(*request);
   lookup->set_lease(*lease == nullptr ? 0 : (*lease)->id);

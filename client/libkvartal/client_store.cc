@@ -9,11 +9,12 @@ namespace {
 // Outcomes of attach.proto.
 constexpr char kVisible = 0;
 constexpr char kShardStored = 1;
+constexpr kv_slot kNoSlot = {nullptr, 0, KV_SLOT_REFUSED};
 
 }  // namespace
 
 kv_status ClientCore::Reserve(const kv_reserve_args& args, kv_slot* slots, const Deadline& deadline) {
-  std::fill_n(slots, args.count, kv_slot{nullptr, 0, KV_SLOT_REFUSED});
+  std::fill_n(slots, args.count, kNoSlot);
   if (args.ns < namespaces_.size() && args.shard >= namespaces_[args.ns].layout.shard_count) {
     return Fail(KV_INVALID_ARGUMENT, "shard " + std::to_string(args.shard) + " of a namespace with " +
                                          std::to_string(namespaces_[args.ns].layout.shard_count) + " shards");
@@ -23,13 +24,17 @@ kv_status ClientCore::Reserve(const kv_reserve_args& args, kv_slot* slots, const
   wire::Reserve* reserve = session_->NewRequest()->mutable_reserve();
   reserve->set_ns(found->remote);
   reserve->set_shard(args.shard);
-  reserve->set_keys(args.keys, size_t{args.count} * KV_KEY_BYTES);
+  reserve->mutable_keys()->assign(reinterpret_cast<const char*>(args.keys), size_t{args.count} * KV_KEY_BYTES);
   if (args.parent_key != nullptr) reserve->set_parent(args.parent_key, KV_KEY_BYTES);
   reserve->set_first_depth(args.first_depth);
   reserve->set_request(args.request);
   const kv_status status = Exchange(deadline);
   if (status == KV_NOT_FOUND) found->session_serial = 0;
-  return status == KV_OK ? TakeReserved(args, *found, slots) : status;
+  if (status != KV_OK) return status;
+  const kv_status taken = TakeReserved(args, *found, slots);
+  // A lie in the middle takes the believable slots before it along.
+  if (!connected()) std::fill_n(slots, args.count, kNoSlot);
+  return taken;
 }
 
 kv_status ClientCore::TakeReserved(const kv_reserve_args& args, const Namespace& ns, kv_slot* slots) {
@@ -52,7 +57,6 @@ kv_status ClientCore::TakeReserved(const kv_reserve_args& args, const Namespace&
     slots[i].reservation = reserved.reservations(i);
     slots[i].data = arena == nullptr ? nullptr : arena->At(reserved.offsets(i), ns.layout.shard_bytes);
     if (slots[i].data == nullptr || slots[i].reservation == 0) {
-      std::fill_n(slots, args.count, kv_slot{nullptr, 0, KV_SLOT_REFUSED});
       return Violation("its answer to Reserve names a place outside the arena");
     }
   }

@@ -115,8 +115,9 @@ IoResult Session::Listen(const Deadline& deadline) {
   const std::lock_guard lock(receive_mutex_);
   const ReadingMark mark(&reads_);
   IoResult result;
-  const Deadline* wait = &deadline;
-  bool heard_any = false;
+  // What the keeper read meanwhile is news too.
+  bool heard_any = !durable_.empty() || durable_uncounted_ > 0;
+  const Deadline* wait = heard_any ? nullptr : &deadline;
   for (uint32_t i = 0; i < kKeeperFramesMax; ++i) {
     ReceiveOne(receive_buffer_.get(), &answer_, 0, wait, &result);
     if (result != IoResult::kOk) break;
