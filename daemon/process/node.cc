@@ -172,12 +172,22 @@ void Node::BeginShutdown() {
   stop_by_ns_ = clock_.MonotonicNs() + kDrainDeadlineMs * kNsPerMs;
   (void)control::NotifySupervisor(NotifySocket(), "STOPPING=1");
   attach_->Drain();
-  engine_->Drain([this] {
+  WhenDrained([this] {
     Log(LogLevel::kInfo, "node", "drained");
     attach_->Stop();
     FinishWhenQuiet();
   });
   loop_->RunAfterMs(kDrainDeadlineMs, [this] { loop_->Stop(); });
+}
+
+// The engine tells only its last caller.
+void Node::WhenDrained(absl::AnyInvocable<void()> then) {
+  waiting_for_drain_.push_back(std::move(then));
+  if (waiting_for_drain_.size() > 1) return;
+  engine_->Drain([this] {
+    auto waiting = std::exchange(waiting_for_drain_, {});
+    for (auto& callback : waiting) callback();
+  });
 }
 
 // Ending the sessions gives memory back; callbacks of that must not outlive the engine they lead to.
@@ -204,7 +214,7 @@ void Node::Drop(const std::string& tenant, Done<uint64_t> done) {
 
 void Node::Drain(Done<bool> done) {
   Log(LogLevel::kInfo, "node", "draining on request: no new stores until a restart");
-  engine_->Drain([done = std::move(done)]() mutable { done(true); });
+  WhenDrained([done = std::move(done)]() mutable { done(true); });
 }
 
 absl::StatusOr<control::PolicyReload> Node::ReloadPolicy() {

@@ -5,7 +5,9 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "daemon/attach/attach_server.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/event_loop.h"
@@ -46,6 +48,7 @@ class Node : private control::AdminBackend {
   void UpdateMetrics();
   void OnSignal(int signal);
   void BeginShutdown();
+  void WhenDrained(absl::AnyInvocable<void()> then);
   void FinishWhenQuiet();
 
   control::NodeView View() override;
@@ -60,6 +63,7 @@ class Node : private control::AdminBackend {
   NodeParts parts_;
   bool stopping_ = false;
   int64_t stop_by_ns_ = 0;
+  std::vector<absl::AnyInvocable<void()>> waiting_for_drain_;
 
   // In the order they are made; each may use those before it.
   std::unique_ptr<EventLoop> loop_;

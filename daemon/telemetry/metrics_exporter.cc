@@ -9,12 +9,12 @@
 #include <chrono>
 #include <exception>
 #include <future>
-#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/base/mutex.h"
 #include "daemon/base/unique_fd.h"
 #include "daemon/telemetry/metric_families.h"
 
@@ -27,21 +27,21 @@ constexpr std::chrono::milliseconds kNudgePeriod{10};
 class Snapshot : public prometheus::Collectable {
  public:
   void Set(std::shared_ptr<const NodeMetrics> metrics) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     metrics_ = std::move(metrics);
   }
   std::vector<prometheus::MetricFamily> Collect() const override {
     std::shared_ptr<const NodeMetrics> metrics;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       metrics = metrics_;
     }
     return metrics == nullptr ? std::vector<prometheus::MetricFamily>() : ToFamilies(*metrics);
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::shared_ptr<const NodeMetrics> metrics_;  // Guarded by mutex_
+  mutable Mutex mutex_;
+  std::shared_ptr<const NodeMetrics> metrics_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Any connection wakes the server's accepting thread, which otherwise looks only every two seconds whether it should

@@ -1,0 +1,217 @@
+// kvartalctl and the metrics endpoint against a real kvartald.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <yaml-cpp/yaml.h>
+
+#include <cctype>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "daemon/base/unique_fd.h"
+#include "tests/support/daemon_process.h"
+
+namespace kvartal::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DaemonAdminTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(daemon_.Start().ok()) << daemon_.log(); }
+  static DaemonOptions TwoTenants() {
+    DaemonOptions options;
+    options.manifests = TenantManifest("red", "uid: 1", "16Mi") + TenantManifest("blue", "uid: 2", "16Mi");
+    return options;
+  }
+  DaemonProcess daemon_{TwoTenants()};
+};
+
+TEST_F(DaemonAdminTest, TenantsInEveryFormatTellTheSame) {
+  const CommandResult json = daemon_.Ctl({"tenants", "--output", "json"});
+  ASSERT_EQ(json.exit_code, 0) << json.err;
+  const nlohmann::json tenants = nlohmann::json::parse(json.out)["tenants"];
+  ASSERT_EQ(tenants.size(), 2u);
+  const CommandResult yaml = daemon_.Ctl({"--output", "yaml", "tenants"});
+  ASSERT_EQ(yaml.exit_code, 0) << yaml.err;
+  const YAML::Node nodes = YAML::Load(yaml.out)["tenants"];
+  ASSERT_EQ(nodes.size(), 2u);
+  const CommandResult table = daemon_.Ctl({"tenants"});
+  for (size_t i = 0; i < 2; ++i) {
+    const std::string name = tenants[i]["name"];
+    EXPECT_EQ(nodes[i]["name"].as<std::string>(), name);
+    EXPECT_EQ(nodes[i]["tiers"][1]["limit_bytes"].as<uint64_t>(),
+              tenants[i]["tiers"][1]["limit_bytes"].get<uint64_t>());
+    EXPECT_EQ(tenants[i]["tiers"][1]["limit_bytes"], 16u << 20);
+    EXPECT_THAT(table.out, HasSubstr(name));
+  }
+  EXPECT_THAT(table.out, HasSubstr("16.0 MiB"));
+}
+
+TEST_F(DaemonAdminTest, StatusTableIsForPeople) {
+  const CommandResult status = daemon_.Ctl({"status"});
+  ASSERT_EQ(status.exit_code, 0) << status.err;
+  EXPECT_THAT(status.out, HasSubstr("2 tenants"));
+  EXPECT_THAT(status.out, HasSubstr("64.0 MiB"));
+}
+
+TEST_F(DaemonAdminTest, SessionsOfAnIdleNodeAreNone) {
+  const CommandResult sessions = daemon_.Ctl({"sessions", "--output", "json"});
+  ASSERT_EQ(sessions.exit_code, 0) << sessions.err;
+  EXPECT_TRUE(nlohmann::json::parse(sessions.out)["sessions"].empty());
+}
+
+TEST_F(DaemonAdminTest, DropOfAnUnknownTenantNamesThoseThereAre) {
+  const CommandResult drop = daemon_.Ctl({"drop", "--tenant", "test/green", "--yes"});
+  EXPECT_EQ(drop.exit_code, 1);
+  EXPECT_THAT(drop.err, HasSubstr("test/red"));
+  EXPECT_THAT(drop.err, HasSubstr("test/blue"));
+}
+
+TEST_F(DaemonAdminTest, DropOfAnEmptyTenantDeletesNothingAndSucceeds) {
+  const CommandResult drop = daemon_.Ctl({"drop", "--tenant", "test/red", "--yes", "--output", "json"});
+  ASSERT_EQ(drop.exit_code, 0) << drop.err;
+  EXPECT_EQ(nlohmann::json::parse(drop.out)["bytes"], 0);
+}
+
+TEST_F(DaemonAdminTest, ReloadSaysWhatIsWrongAndKeepsThePolicy) {
+  WriteFile(daemon_.manifest_path(), TenantManifest("red", "uid: 1", "eight"));
+  const CommandResult bad = daemon_.Ctl({"reload"});
+  EXPECT_EQ(bad.exit_code, 1);
+  EXPECT_THAT(bad.err, HasSubstr(daemon_.manifest_path()));
+  EXPECT_THAT(daemon_.Ctl({"status"}).out, HasSubstr("last reload refused"));
+  WriteFile(daemon_.manifest_path(), TenantManifest("red", "uid: 1", "8Mi"));
+  EXPECT_EQ(daemon_.Ctl({"reload"}).exit_code, 0);
+  EXPECT_THAT(daemon_.Ctl({"status"}).out, HasSubstr("1 tenants"));
+}
+
+TEST_F(DaemonAdminTest, DrainIsSeenInStatusAndRepeats) {
+  EXPECT_EQ(daemon_.Ctl({"drain"}).exit_code, 0);
+  EXPECT_EQ(daemon_.Ctl({"drain"}).exit_code, 0);
+  EXPECT_THAT(daemon_.Ctl({"status"}).out, HasSubstr("draining"));
+  daemon_.Signal(SIGTERM);
+  EXPECT_EQ(daemon_.WaitForEnd().code, 0);
+}
+
+TEST_F(DaemonAdminTest, DoctorChecksTheBooksOfARunningDaemon) {
+  const CommandResult doctor = daemon_.Ctl({"doctor", "--config", daemon_.config_path(), "--output", "json"});
+  const nlohmann::json report = nlohmann::json::parse(doctor.out);
+  EXPECT_EQ(doctor.exit_code, 0) << doctor.out;
+  EXPECT_EQ(report["good"], true);
+  bool books = false;
+  for (const nlohmann::json& check : report["checks"]) {
+    EXPECT_NE(check["level"], "FAIL") << check;
+    if (check["name"] == "books") books = check["level"] == "OK";
+  }
+  EXPECT_TRUE(books) << doctor.out;
+  EXPECT_EQ(daemon_.Ctl({"status"}).exit_code, 0);
+}
+
+std::string Scrape(const std::string& address) {
+  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in peer{};
+  peer.sin_family = AF_INET;
+  peer.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  peer.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&peer), sizeof(peer)) != 0) return "";
+  const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
+  if (::write(fd.get(), request.data(), request.size()) != static_cast<ssize_t>(request.size())) return "";
+  std::string answer;
+  char part[4096];
+  for (ssize_t got = 0; (got = ::read(fd.get(), part, sizeof(part))) > 0;)
+    answer.append(part, static_cast<size_t>(got));
+  return answer;
+}
+
+TEST_F(DaemonAdminTest, MetricsAnswerAndParse) {
+  const std::string answer = Scrape(daemon_.ReadyWord("metrics"));
+  ASSERT_THAT(answer, HasSubstr("200 OK"));
+  EXPECT_THAT(answer,
+              HasSubstr("kvartal_tenant_limit_bytes{tenant_namespace=\"test\",tenant=\"red\",tier=\"dram\"} 16777216"));
+  std::istringstream body(answer.substr(answer.find("\r\n\r\n") + 4));
+  size_t samples = 0;
+  for (std::string line; std::getline(body, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    ++samples;
+    EXPECT_EQ(line.rfind("kvartal_", 0) == 0 || line.rfind("exposer_", 0) == 0, true) << line;
+    char* end = nullptr;
+    const std::string value = line.substr(line.rfind(' ') + 1);
+    std::strtod(value.c_str(), &end);
+    EXPECT_EQ(*end, '\0') << line;
+  }
+  EXPECT_GT(samples, 50u);
+}
+
+TEST(DaemonMetrics, ATakenPortIsAWarningNotAnEnd) {
+  DaemonProcess first;
+  ASSERT_TRUE(first.Start().ok()) << first.log();
+  DaemonOptions options;
+  options.metrics_address = first.ReadyWord("metrics");
+  DaemonProcess second(options);
+  ASSERT_TRUE(second.Start().ok()) << second.log();
+  EXPECT_THAT(second.log(), HasSubstr("metrics cannot listen on " + options.metrics_address));
+  EXPECT_THAT(second.Ctl({"status"}).out, HasSubstr("off"));
+}
+
+TEST(KvartalctlAlone, NoDaemonSaysWhichSocketAndHowToStart) {
+  const CommandResult status = RunCommand({"kvartalctl", "--socket", "/nonexistent/admin.sock", "status"});
+  EXPECT_EQ(status.exit_code, 1);
+  EXPECT_THAT(status.err, HasSubstr("/nonexistent/admin.sock"));
+  EXPECT_THAT(status.err, HasSubstr("kvartald --config"));
+}
+
+TEST(KvartalctlAlone, AskedWronglyIsTwo) {
+  EXPECT_EQ(RunCommand({"kvartalctl"}).exit_code, 2);
+  EXPECT_EQ(RunCommand({"kvartalctl", "fly"}).exit_code, 2);
+  EXPECT_EQ(RunCommand({"kvartalctl", "status", "--output", "xml"}).exit_code, 2);
+  EXPECT_EQ(RunCommand({"kvartalctl", "--help"}).exit_code, 0);
+}
+
+TEST(KvartalctlAlone, PolicyValidateNeedsNoDaemonAndTellsEveryProblem) {
+  DaemonProcess unused;  // never started: its files are what is looked at
+  const CommandResult good = RunCommand({"kvartalctl", "policy", "validate", unused.policy_dir()});
+  EXPECT_EQ(good.exit_code, 0) << good.err;
+
+  WriteFile(unused.manifest_path(),
+            TenantManifest("one", "uid: nobody", "8Mi") + TenantManifest("two", "uid: 2", "eight"));
+  for (const std::string& path : {unused.manifest_path(), unused.policy_dir()}) {
+    const CommandResult bad = RunCommand({"kvartalctl", "policy", "validate", path});
+    EXPECT_EQ(bad.exit_code, 1);
+    EXPECT_THAT(bad.err, HasSubstr("nobody"));
+    EXPECT_THAT(bad.err, HasSubstr("eight"));
+  }
+}
+
+TEST(KvartalctlAlone, PolicyValidateAgainstANodeWarnsOfALimitAboveItsCapacity) {
+  DaemonProcess unused;
+  WriteFile(unused.manifest_path(), TenantManifest("one", "uid: 1", "8Ti"));
+  const CommandResult alone =
+      RunCommand({"kvartalctl", "policy", "validate", unused.manifest_path(), "--output", "json"});
+  EXPECT_TRUE(nlohmann::json::parse(alone.out)["warnings"].empty()) << alone.out;
+  const CommandResult fitted = RunCommand({"kvartalctl", "policy", "validate", unused.manifest_path(), "--config",
+                                           unused.config_path(), "--output", "json"});
+  EXPECT_EQ(fitted.exit_code, 0);
+  EXPECT_EQ(nlohmann::json::parse(fitted.out)["warnings"].size(), 1u) << fitted.out;
+}
+
+TEST(KvartalctlAlone, DoctorBeforeTheFirstStartWarnsButDoesNotFail) {
+  DaemonProcess unused;
+  const CommandResult doctor = RunCommand({"kvartalctl", "doctor", "--config", unused.config_path()});
+  EXPECT_EQ(doctor.exit_code, 0) << doctor.out;
+  EXPECT_THAT(doctor.out, HasSubstr("WARN  daemon"));
+  EXPECT_THAT(doctor.out, HasSubstr(unused.admin_socket()));
+}
+
+TEST(KvartalctlAlone, DoctorFailsOnADiskThatCannotHoldTheFile) {
+  DaemonOptions options;
+  options.nvme_size = "64Ti";
+  DaemonProcess unused(options);
+  const CommandResult doctor = RunCommand({"kvartalctl", "doctor", "--config", unused.config_path()});
+  EXPECT_EQ(doctor.exit_code, 1);
+  EXPECT_THAT(doctor.out, HasSubstr("FAIL  nvme space"));
+}
+
+}  // namespace
+}  // namespace kvartal::testing

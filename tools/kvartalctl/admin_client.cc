@@ -1,0 +1,103 @@
+#include "tools/kvartalctl/admin_client.h"
+
+#include <grpcpp/grpcpp.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/limits.h"
+#include "daemon/base/unique_fd.h"
+
+namespace kvartal::ctl {
+namespace {
+
+namespace pb = admin::v1;
+
+// Somewhat more than the daemon's own patience, so that its answer, which says more, comes first.
+constexpr int64_t kGraceMs = 1000;
+
+// Asked with a plain connect first: what gRPC says of a socket that is not there helps nobody.
+absl::Status Probe(const std::string& socket) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (socket.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(absl::StrCat("socket path ", socket, " is longer than the ",
+                                                   sizeof(address.sun_path) - 1, " bytes of a Unix socket"));
+  }
+  std::memcpy(address.sun_path, socket.c_str(), socket.size() + 1);
+  const UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return absl::OkStatus();
+  const int error = errno;
+  if (error == EACCES || error == EPERM) {
+    return absl::PermissionDeniedError(absl::StrCat("permission denied on ", socket,
+                                                    ": the admin socket is for the daemon's own user alone (mode "
+                                                    "0600); run kvartalctl as root or as that user"));
+  }
+  if (error == EPROTOTYPE) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(socket, " is the socket for pods; the admin socket is the one named admin.sock beside it"));
+  }
+  return absl::NotFoundError(
+      absl::StrCat("no daemon answers on ", socket, " (", std::strerror(error),
+                   "): start one with `kvartald --config FILE`, or name its admin socket with --socket or "
+                   "$KVARTAL_ADMIN_SOCKET"));
+}
+
+}  // namespace
+
+absl::StatusOr<AdminClient> AdminClient::Connect(const std::string& socket) {
+  KV_RETURN_IF_ERROR(Probe(socket));
+  return AdminClient(socket, pb::Admin::NewStub(grpc::CreateChannel(absl::StrCat("unix:", socket),
+                                                                    grpc::InsecureChannelCredentials())));
+}
+
+template <typename Request, typename Reply>
+absl::StatusOr<Reply> AdminClient::Call(grpc::Status (pb::Admin::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                                                Reply*),
+                                        const Request& request, int64_t deadline_ms) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(deadline_ms + kGraceMs));
+  Reply reply;
+  const grpc::Status status = (stub_.get()->*method)(&context, request, &reply);
+  if (status.ok()) return reply;
+  const std::string& text = status.error_message();
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    return absl::UnavailableError(
+        absl::StrCat("the daemon on ", socket_, " went away before it answered (", text, "): see its log"));
+  }
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    return absl::UnimplementedError(absl::StrCat("the daemon on ", socket_, " is older than this kvartalctl: ", text));
+  }
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), text);
+}
+
+absl::StatusOr<pb::StatusReply> AdminClient::GetStatus() {
+  return Call(&pb::Admin::Stub::GetStatus, pb::StatusRequest(), kAdminAnswerMs);
+}
+absl::StatusOr<pb::ListTenantsReply> AdminClient::ListTenants() {
+  return Call(&pb::Admin::Stub::ListTenants, pb::ListTenantsRequest(), kAdminAnswerMs);
+}
+absl::StatusOr<pb::ListSessionsReply> AdminClient::ListSessions() {
+  return Call(&pb::Admin::Stub::ListSessions, pb::ListSessionsRequest(), kAdminAnswerMs);
+}
+absl::StatusOr<pb::DropReply> AdminClient::Drop(const std::string& tenant) {
+  pb::DropRequest request;
+  request.set_tenant(tenant);
+  return Call(&pb::Admin::Stub::Drop, request, kAdminLongAnswerMs);
+}
+absl::StatusOr<pb::DrainReply> AdminClient::Drain() {
+  return Call(&pb::Admin::Stub::Drain, pb::DrainRequest(), kAdminLongAnswerMs);
+}
+absl::StatusOr<pb::ReloadPolicyReply> AdminClient::ReloadPolicy() {
+  return Call(&pb::Admin::Stub::ReloadPolicy, pb::ReloadPolicyRequest(), kAdminAnswerMs);
+}
+absl::StatusOr<pb::CheckInvariantsReply> AdminClient::CheckInvariants() {
+  return Call(&pb::Admin::Stub::CheckInvariants, pb::CheckInvariantsRequest(), kAdminLongAnswerMs);
+}
+
+}  // namespace kvartal::ctl

@@ -1,0 +1,28 @@
+// One function a subcommand; each returns the exit code: 0 done, 1 refused or failed, 2 asked wrongly.
+#pragma once
+
+#include <string>
+
+#include "tools/kvartalctl/output.h"
+
+namespace kvartal::ctl {
+
+// node_commands.cc
+int RunStatus(const Context& context);
+int RunDrain(const Context& context);
+int RunReload(const Context& context);
+
+// tenant_commands.cc
+int RunTenants(const Context& context);
+int RunSessions(const Context& context);
+// Asks on a terminal unless `yes`.
+int RunDrop(const Context& context, const std::string& tenant, bool yes);
+
+// policy_commands.cc
+// `config` may be "": then percentages and guarantees are taken against the pool in the manifests, or nothing.
+int RunPolicyValidate(const Context& context, const std::string& path, const std::string& config);
+
+// doctor_command.cc
+int RunDoctor(const Context& context, const std::string& config);
+
+}  // namespace kvartal::ctl

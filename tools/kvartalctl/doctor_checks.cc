@@ -1,0 +1,226 @@
+#include "tools/kvartalctl/doctor_checks.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "daemon/base/limits.h"
+#include "daemon/base/unique_fd.h"
+#include "daemon/base/units.h"
+#include "daemon/control/policy_source.h"
+#include "tools/kvartalctl/output.h"
+
+namespace kvartal::ctl {
+namespace {
+
+using Level = Finding::Level;
+
+constexpr int kKernelMajorMin = 5, kKernelMinorMin = 14;   // MADV_POPULATE_WRITE
+constexpr int kKernelMajorGood = 6, kKernelMinorGood = 5;  // SO_PEERPIDFD
+constexpr uint64_t kDescriptorsASession = 2;               // its socket and its peer's pidfd
+constexpr uint64_t kDescriptorsOfTheDaemon = 512;          // arenas, RocksDB, gRPC
+constexpr uint64_t kRoomForOthersPercent = 10;             // of memory, for everything else on the node
+
+std::string FolderOf(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+}  // namespace
+
+const char* LevelName(Level level) {
+  switch (level) {
+    case Level::kOk:
+      return "OK";
+    case Level::kWarn:
+      return "WARN";
+    case Level::kFail:
+      return "FAIL";
+  }
+  return "?";
+}
+
+Finding CheckKernel(const std::string& release) {
+  int major = 0, minor = 0;
+  if (std::sscanf(release.c_str(), "%d.%d", &major, &minor) != 2) {
+    return {Level::kWarn, "kernel", absl::StrCat("cannot read the version ", release), ""};
+  }
+  const auto at_least = [&](int want_major, int want_minor) {
+    return major > want_major || (major == want_major && minor >= want_minor);
+  };
+  if (!at_least(kKernelMajorMin, kKernelMinorMin)) {
+    return {Level::kFail, "kernel", absl::StrCat(release, " cannot populate memory ahead of use"),
+            absl::StrCat("use Linux ", kKernelMajorMin, ".", kKernelMinorMin, " or newer")};
+  }
+  if (!at_least(kKernelMajorGood, kKernelMinorGood)) {
+    return {
+        Level::kWarn, "kernel",
+        absl::StrCat(release,
+                     " has no SO_PEERPIDFD: a pod that dies while something still holds its socket is noticed late"),
+        absl::StrCat("use Linux ", kKernelMajorGood, ".", kKernelMinorGood, " or newer")};
+  }
+  return {Level::kOk, "kernel", release, ""};
+}
+
+Finding CheckHugePages(const std::string& shmem_enabled) {
+  const std::string fix = "as root: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled";
+  if (shmem_enabled.empty()) return {Level::kWarn, "huge pages", "this kernel has none for shared memory", ""};
+  for (const char* good : {"[advise]", "[always]", "[within_size]", "[force]"}) {
+    if (shmem_enabled.find(good) != std::string::npos) {
+      return {Level::kOk, "huge pages", absl::StrCat("for shared memory: ", good), ""};
+    }
+  }
+  return {Level::kWarn, "huge pages", "off for shared memory: populating the cache costs about ten times more", fix};
+}
+
+Finding CheckDescriptors(uint64_t hard_limit) {
+  const uint64_t wanted = kSessionsMax * kDescriptorsASession + kDescriptorsOfTheDaemon;
+  if (hard_limit >= wanted) return {Level::kOk, "open files", absl::StrCat("hard limit ", hard_limit), ""};
+  return {Level::kWarn, "open files",
+          absl::StrCat("hard limit ", hard_limit, " is less than the ", wanted, " that ", kSessionsMax,
+                       " sessions can need"),
+          absl::StrCat("LimitNOFILE=", wanted, " in the unit, or ulimit -Hn ", wanted, " before kvartald starts")};
+}
+
+Finding CheckLockedMemory(uint64_t limit) {
+  const std::string shown = limit == UINT64_MAX ? "unlimited" : HumanBytes(limit);
+  return {Level::kOk, "locked memory", absl::StrCat(shown, "; this version locks none"), ""};
+}
+
+Finding CheckIoUring() {
+  // An impossible call: the error tells whether the call exists and is allowed.
+  const long result = ::syscall(SYS_io_uring_setup, 0, nullptr);
+  const int error = result < 0 ? errno : 0;
+  const bool there = error == EINVAL || error == EFAULT;
+  return {Level::kOk, "io_uring",
+          there ? "available; this version uses threads with O_DIRECT"
+                : absl::StrCat("not available (", std::strerror(error), "); not needed: this version uses threads"),
+          ""};
+}
+
+Finding CheckGpu() { return {Level::kOk, "gpu", "not supported yet: the hbm tier is off, dram and nvme serve", ""}; }
+
+Finding CheckMemory(uint64_t dram_bytes, uint64_t total_bytes, uint64_t available_bytes) {
+  const std::string detail = absl::StrCat("dram.size ", HumanBytes(dram_bytes), ", the machine has ",
+                                          HumanBytes(total_bytes), ", ", HumanBytes(available_bytes), " available");
+  if (dram_bytes > total_bytes) return {Level::kFail, "memory", detail, "lower dram.size"};
+  if (dram_bytes > total_bytes / 100 * (100 - kRoomForOthersPercent)) {
+    return {Level::kWarn, "memory", detail, "lower dram.size: little is left for everything else on the node"};
+  }
+  if (dram_bytes > available_bytes) {
+    return {Level::kWarn, "memory", detail,
+            "free memory or lower dram.size: the cache may be refused memory it is configured for"};
+  }
+  return {Level::kOk, "memory", detail, ""};
+}
+
+Finding CheckPolicy(const config::NodeConfig& config) {
+  policy::NodeCapacity capacity;
+  capacity.bytes[TierIndex(TierKind::kDram)] = config.dram_bytes;
+  for (const config::NvmeConfig& nvme : config.nvme) capacity.bytes[TierIndex(TierKind::kNvme)] += nvme.size_bytes;
+  const auto loaded = control::LoadPolicyFolder(config.policy_dir, capacity);
+  if (!loaded.ok()) {
+    return {Level::kFail, "policy", absl::StrReplaceAll(std::string(loaded.status().message()), {{"\n", "; "}}),
+            absl::StrCat("correct it and check with kvartalctl policy validate ", config.policy_dir)};
+  }
+  const std::string detail = absl::StrCat(loaded->table->tenants().size(), " tenants in ", config.policy_dir);
+  if (loaded->warnings.empty()) return {Level::kOk, "policy", detail, ""};
+  return {Level::kWarn, "policy", absl::StrCat(detail, ": ", absl::StrJoin(loaded->warnings, "; ")), ""};
+}
+
+Finding CheckRunFolder(const config::NodeConfig& config) {
+  const std::string& folder = config.run_dir;
+  struct stat info{};
+  if (::stat(folder.c_str(), &info) != 0) {
+    const std::string parent = FolderOf(folder);
+    if (::access(parent.c_str(), W_OK) == 0)
+      return {Level::kOk, "run folder", absl::StrCat(folder, " will be made"), ""};
+    return {Level::kFail, "run folder", absl::StrCat(folder, " is not there and cannot be made by this user"),
+            absl::StrCat("mkdir -p ", folder, " and give it to the user of kvartald")};
+  }
+  if (!S_ISDIR(info.st_mode) || ::access(folder.c_str(), W_OK | X_OK) != 0) {
+    return {Level::kFail, "run folder", absl::StrCat(folder, " is not a folder this user may write"),
+            absl::StrCat("give ", folder, " to the user of kvartald, or set another runDir")};
+  }
+  if ((info.st_mode & S_IXOTH) == 0 && !config.attach_socket.empty()) {
+    return {Level::kWarn, "run folder",
+            absl::StrCat(folder, " lets nobody else in: pods under other uids cannot reach the socket"),
+            absl::StrCat("chmod o+x ", folder)};
+  }
+  return {Level::kOk, "run folder", folder, ""};
+}
+
+Finding CheckDiskSpace(const config::NvmeConfig& nvme) {
+  const std::string folder = FolderOf(nvme.path);
+  struct statvfs space{};
+  if (::statvfs(folder.c_str(), &space) != 0) {
+    return {Level::kFail, "nvme space", absl::StrCat(folder, ": ", std::strerror(errno)),
+            absl::StrCat("make the folder ", folder, " on the disk that is meant")};
+  }
+  struct stat file{};
+  constexpr uint64_t kStatBlockBytes = 512;
+  const uint64_t there =
+      ::stat(nvme.path.c_str(), &file) == 0 ? static_cast<uint64_t>(file.st_blocks) * kStatBlockBytes : 0;
+  const uint64_t missing = nvme.size_bytes > there ? nvme.size_bytes - there : 0;
+  const uint64_t free_bytes = space.f_bavail * space.f_frsize;
+  const std::string detail = absl::StrCat(nvme.path, ": ", HumanBytes(nvme.size_bytes), " wanted, ", HumanBytes(there),
+                                          " allocated, ", HumanBytes(free_bytes), " free");
+  if (missing > free_bytes)
+    return {Level::kFail, "nvme space", detail, "free space on that disk or lower nvme[0].size"};
+  return {Level::kOk, "nvme space", detail, ""};
+}
+
+Finding CheckDirectIo(const config::NvmeConfig& nvme) {
+  // A file of its own: the data file may belong to a running daemon.
+  std::string probe = absl::StrCat(FolderOf(nvme.path), "/.kvartal-doctor-XXXXXX");
+  UniqueFd fd(::mkostemp(probe.data(), O_CLOEXEC));
+  if (!fd.valid()) {
+    return {Level::kFail, "nvme access", absl::StrCat(FolderOf(nvme.path), ": ", std::strerror(errno)),
+            "give the folder to the user of kvartald"};
+  }
+  fd.reset(::open(probe.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
+  ::unlink(probe.c_str());
+  if (fd.valid()) return {Level::kOk, "nvme access", "writable, O_DIRECT works", ""};
+  return {Level::kWarn, "nvme access",
+          "the file system takes no O_DIRECT: the page cache holds every block a second time",
+          "put the file on ext4, xfs or a raw device"};
+}
+
+std::vector<Finding> CheckStatus(const admin::v1::StatusReply& status) {
+  std::vector<Finding> findings;
+  findings.push_back({Level::kOk, "daemon",
+                      absl::StrCat("kvartald ", status.version(), ", pid ", status.pid(), ", up ",
+                                   HumanDuration(status.uptime_ms()), ", ", HumanCount(status.entries()), " blocks"),
+                      ""});
+  for (const admin::v1::Tier& tier : status.tiers()) {
+    if (!tier.present()) continue;
+    const std::string name = absl::StrCat("tier ", tier.name());
+    if (!tier.healthy())
+      findings.push_back({Level::kFail, name, tier.note(), "see the note; the other tiers serve"});
+    else if (!tier.note().empty())
+      findings.push_back({Level::kWarn, name, tier.note(), ""});
+    else
+      findings.push_back({Level::kOk, name, "serves", ""});
+  }
+  if (!status.policy_error().empty()) {
+    findings.push_back({Level::kWarn, "reload", absl::StrCat("refused: ", status.policy_error()),
+                        "correct the manifests, then kvartalctl reload"});
+  }
+  if (status.bugs() > 0) {
+    findings.push_back({Level::kWarn, "bugs", absl::StrCat(status.bugs(), " broken expectations survived"),
+                        "please report them, with the daemon's log"});
+  }
+  return findings;
+}
+
+}  // namespace kvartal::ctl

@@ -1,0 +1,95 @@
+// kvartalctl: the admin's command line.
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "tools/kvartalctl/commands.h"
+
+namespace kvartal::ctl {
+namespace {
+
+constexpr const char* kDefaultSocket = "/run/kvartal/admin.sock";
+constexpr int kExitUsage = 2;
+
+// What the subcommands' own flags are parsed into.
+struct Arguments {
+  std::string tenant, path, config;
+  bool yes = false;
+};
+
+void AddNodeCommands(CLI::App* app, const Context* context, std::function<int()>* run) {
+  app->add_subcommand("status", "what the daemon is doing: tiers, policy, sessions, health")->callback([=] {
+    *run = [=] { return RunStatus(*context); };
+  });
+  app->add_subcommand("drain", "stop taking stores, wait for what is under way, sync")->callback([=] {
+    *run = [=] { return RunDrain(*context); };
+  });
+  app->add_subcommand("reload", "read the policy folder again")->callback([=] {
+    *run = [=] { return RunReload(*context); };
+  });
+}
+
+void AddTenantCommands(CLI::App* app, const Context* context, Arguments* arguments, std::function<int()>* run) {
+  app->add_subcommand("tenants", "what every tenant holds, hits and was refused")->callback([=] {
+    *run = [=] { return RunTenants(*context); };
+  });
+  app->add_subcommand("sessions", "who is connected and what they hold")->callback([=] {
+    *run = [=] { return RunSessions(*context); };
+  });
+  CLI::App* drop = app->add_subcommand("drop", "delete everything of one tenant, provably");
+  drop->add_option("--tenant", arguments->tenant, "the tenant, as <namespace>/<policy>")->required()->type_name("NAME");
+  drop->add_flag("--yes", arguments->yes, "do not ask");
+  drop->callback([=] { *run = [=] { return RunDrop(*context, arguments->tenant, arguments->yes); }; });
+}
+
+void AddOfflineCommands(CLI::App* app, const Context* context, Arguments* arguments, std::function<int()>* run) {
+  CLI::App* policy = app->add_subcommand("policy", "work with policy manifests; needs no daemon");
+  policy->require_subcommand(1);
+  CLI::App* validate = policy->add_subcommand("validate", "say every problem of a manifest or a folder of them");
+  validate->add_option("path", arguments->path, "a file, or a folder of *.yaml")->required()->type_name("FILE|DIR");
+  validate->add_option("--config", arguments->config, "configuration of the node it is meant for")->type_name("FILE");
+  validate->callback([=] { *run = [=] { return RunPolicyValidate(*context, arguments->path, arguments->config); }; });
+  CLI::App* doctor =
+      app->add_subcommand("doctor", "check machine, configuration and daemon; each finding with its fix");
+  doctor->add_option("--config", arguments->config, "also check what this configuration needs")->type_name("FILE");
+  doctor->callback([=] { *run = [=] { return RunDoctor(*context, arguments->config); }; });
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app{
+      "kvartalctl: the admin's command line for kvartald.\n\n"
+      "Exit codes: 0 done, 1 refused or failed (the reason is on stderr), 2 asked wrongly."};
+  app.set_version_flag("--version", std::string("kvartalctl ") + KVARTAL_VERSION);
+  Context context;
+  Arguments arguments;
+  std::function<int()> run;
+  CLI::Option* socket =
+      app.add_option("--socket", context.socket,
+                     std::string("the daemon's admin socket [$KVARTAL_ADMIN_SOCKET, else ") + kDefaultSocket + "]");
+  socket->envname("KVARTAL_ADMIN_SOCKET")->type_name("PATH");
+  const std::map<std::string, OutputFormat> formats = {
+      {"table", OutputFormat::kTable}, {"json", OutputFormat::kJson}, {"yaml", OutputFormat::kYaml}};
+  app.add_option("--output", context.output, "table (human sizes), json or yaml (exact numbers) [table]")
+      ->transform(CLI::CheckedTransformer(formats))
+      ->type_name("FORMAT");
+  app.fallthrough();
+  app.require_subcommand(1);
+  AddNodeCommands(&app, &context, &run);
+  AddTenantCommands(&app, &context, &arguments, &run);
+  AddOfflineCommands(&app, &context, &arguments, &run);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  context.socket_given = socket->count() > 0 || std::getenv("KVARTAL_ADMIN_SOCKET") != nullptr;
+  if (!context.socket_given) context.socket = kDefaultSocket;
+  return run();
+}
+
+}  // namespace
+}  // namespace kvartal::ctl
+
+int main(int argc, char** argv) { return kvartal::ctl::Main(argc, argv); }

@@ -1,0 +1,99 @@
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "tools/kvartalctl/admin_client.h"
+#include "tools/kvartalctl/commands.h"
+
+namespace kvartal::ctl {
+namespace {
+
+namespace pb = admin::v1;
+
+std::string TierState(const pb::Tier& tier) {
+  if (!tier.present()) return "none";
+  return tier.healthy() ? "up" : "DOWN";
+}
+
+std::string DaemonState(const pb::StatusReply& status) {
+  if (status.draining()) return "draining: no new stores";
+  return status.recovering() ? "serving, nvme is being read back" : "serving";
+}
+
+void PrintLine(const char* label, const std::string& text) { std::printf("%-10s %s\n", label, text.c_str()); }
+
+void PrintStatusTable(const pb::StatusReply& status) {
+  PrintLine("daemon", absl::StrCat("kvartald ", status.version(), ", pid ", status.pid(), ", up ",
+                                   HumanDuration(status.uptime_ms()), ", ", DaemonState(status)));
+  PrintLine("attach", status.attach_socket().empty() ? "(doors only)" : status.attach_socket());
+  PrintLine("metrics",
+            status.metrics_address().empty() ? "off" : absl::StrCat("http://", status.metrics_address(), "/metrics"));
+  PrintLine("policy", absl::StrCat(status.policy_version(), ", ", status.tenants(), " tenants, loaded ",
+                                   HumanDuration(status.policy_age_ms()), " ago"));
+  if (!status.policy_error().empty()) PrintLine("", absl::StrCat("last reload refused: ", status.policy_error()));
+  PrintLine("sessions", HumanCount(status.sessions()));
+  PrintLine("index", absl::StrCat(HumanCount(status.entries()), " blocks, ", HumanBytes(status.index_bytes()), ", ",
+                                  HumanCount(status.leased_blocks()), " leased"));
+  PrintLine("under way", absl::StrCat(HumanCount(status.waiting_reserves()), " reserves waiting, ",
+                                      HumanCount(status.loads_under_way()), " loads, ",
+                                      HumanCount(status.writes_under_way()), " writes"));
+  PrintLine("memory", absl::StrCat(HumanBytes(status.rss_bytes()), " of its own beside the arenas"));
+  if (status.bugs() > 0)
+    PrintLine("BUGS", absl::StrCat(HumanCount(status.bugs()), ": please report, with the daemon's log"));
+  for (const auto& [reason, count] : status.attach_denials()) {
+    PrintLine("denied", absl::StrCat(HumanCount(count), " attaches: ", reason));
+  }
+  Table tiers({"TIER", "STATE", "CAPACITY", "CHARGED", "USED", "RECLAIMING", "NOTE"});
+  for (const pb::Tier& tier : status.tiers()) {
+    tiers.Add({tier.name(), TierState(tier), HumanBytes(tier.capacity_bytes()), HumanBytes(tier.charged_bytes()),
+               HumanShare(tier.charged_bytes(), tier.capacity_bytes()), HumanBytes(tier.reclaiming_bytes()),
+               tier.note()});
+  }
+  std::printf("\n%s", tiers.Render().c_str());
+}
+
+}  // namespace
+
+int RunStatus(const Context& context) {
+  absl::StatusOr<AdminClient> client = AdminClient::Connect(context.socket);
+  if (!client.ok()) return Complain(std::string(client.status().message()));
+  const absl::StatusOr<pb::StatusReply> status = client->GetStatus();
+  if (!status.ok()) return Complain(std::string(status.status().message()));
+  if (context.output == OutputFormat::kTable)
+    PrintStatusTable(*status);
+  else
+    PrintData(context.output, ToJson(*status));
+  return 0;
+}
+
+int RunDrain(const Context& context) {
+  absl::StatusOr<AdminClient> client = AdminClient::Connect(context.socket);
+  if (!client.ok()) return Complain(std::string(client.status().message()));
+  const absl::StatusOr<pb::DrainReply> reply = client->Drain();
+  if (!reply.ok()) return Complain(absl::StrCat("drain: ", std::string(reply.status().message())));
+  if (context.output == OutputFormat::kTable) {
+    std::printf("drained: no new stores, everything durable is synced; restart the daemon to take stores again\n");
+  } else {
+    PrintData(context.output, {{"drained", true}});
+  }
+  return 0;
+}
+
+int RunReload(const Context& context) {
+  absl::StatusOr<AdminClient> client = AdminClient::Connect(context.socket);
+  if (!client.ok()) return Complain(std::string(client.status().message()));
+  const absl::StatusOr<pb::ReloadPolicyReply> reply = client->ReloadPolicy();
+  if (!reply.ok()) {
+    return Complain(absl::StrCat("the policy was refused, the last good one stays in force:\n",
+                                 std::string(reply.status().message())));
+  }
+  if (context.output != OutputFormat::kTable) {
+    PrintData(context.output, ToJson(*reply));
+    return 0;
+  }
+  std::printf("policy %s in force\n", reply->policy_version().c_str());
+  for (const std::string& warning : reply->warnings()) std::printf("warning: %s\n", warning.c_str());
+  return 0;
+}
+
+}  // namespace kvartal::ctl
