@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/limits.h"
@@ -160,20 +163,33 @@ TEST(NodeConfigTest, LoadsFilesAndTakesPathsAgainstTheirFolder) {
   const auto missing = LoadNodeConfig("/nonexistent/n.yaml");
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(missing.status().message(), HasSubstr("/nonexistent/n.yaml"));
+
+  std::string folder = "/tmp/node_config_XXXXXX";  // short: socket paths must fit
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const std::string path = folder + "/n.yaml";
+  std::ofstream(path) << kMinimal;
+  const auto config = LoadNodeConfig(path);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->policy_dir, folder + "/policy");
+  std::ofstream(path) << kMinimal << "leaseMs: 1\n";
+  EXPECT_THAT(LoadNodeConfig(path).status().message(), HasSubstr(absl::StrCat(path, ":4:10: leaseMs")));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(NodeConfigTest, TheShippedExampleIsWhatTheDemoNeeds) {
-  // The length of the checkout's path is no fault of the example.
   const std::string path = std::string(KVARTAL_SOURCE_DIR) + "/daemon/config/example.yaml";
-  const auto config = LoadNodeConfig(path);
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  // As if the checkout were /kvartal: the length of its real path is no fault of the example.
+  const auto config = ParseNodeConfig(text.str(), path, "/kvartal/daemon/config");
   ASSERT_TRUE(config.ok()) << config.status();
-  const std::string root = std::filesystem::path(KVARTAL_SOURCE_DIR).lexically_normal().string();
-  EXPECT_EQ(config->policy_dir, root + "/crds/examples/demo");
-  EXPECT_TRUE(std::filesystem::exists(config->policy_dir + "/pool.yaml"));
+  EXPECT_EQ(config->policy_dir, "/kvartal/crds/examples/demo");
+  EXPECT_TRUE(std::filesystem::exists(std::string(KVARTAL_SOURCE_DIR) + "/crds/examples/demo/pool.yaml"));
+  EXPECT_EQ(config->run_dir, "/kvartal/build/kvartal-data/run");
   EXPECT_EQ(config->dram_bytes, kGiB);
   ASSERT_THAT(config->nvme, SizeIs(1));
   EXPECT_EQ(config->nvme[0].size_bytes, 4 * kGiB);
-  EXPECT_EQ(config->nvme[0].path, root + "/build/kvartal-data/nvme.dat");
+  EXPECT_EQ(config->nvme[0].path, "/kvartal/build/kvartal-data/nvme.dat");
   ASSERT_THAT(config->doors, SizeIs(3));
   EXPECT_EQ(config->doors[0].name, "red");
   EXPECT_EQ(config->doors[1].name, "green");
