@@ -57,6 +57,7 @@ ordered_json MapOf(const Message& message, const FieldDescriptor* field) {
 
 void EmitYaml(const ordered_json& data, YAML::Emitter* out) {
   if (data.is_object()) {
+    if (data.empty()) *out << YAML::Flow;
     *out << YAML::BeginMap;
     for (const auto& [key, value] : data.items()) {
       *out << YAML::Key << key << YAML::Value;
