@@ -2,12 +2,14 @@
 
 #include <rocksdb/cache.h>
 #include <rocksdb/db.h>
-#include <rocksdb/filter_policy.h>
+#include <rocksdb/env.h>
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
 
 #include <algorithm>
+#include <cstdarg>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <string>
@@ -41,11 +43,6 @@ absl::Status ToStatus(const rocksdb::Status& status, const std::string& path) {
   return absl::UnavailableError(what);
 }
 
-// Trouble that another folder would not have: what is in this one cannot be used.
-bool IsFolderTrouble(const absl::Status& status) {
-  return !status.ok() && !absl::IsResourceExhausted(status) && !absl::IsFailedPrecondition(status);
-}
-
 // Big-endian, so that a scan comes in the order of the device.
 std::string SlotKey(SlotId slot) {
   std::string key(kSlotKeyBytes, kSlotPrefix);
@@ -71,7 +68,18 @@ std::span<const std::byte> BytesOf(const rocksdb::Slice& slice) {
   return {reinterpret_cast<const std::byte*>(slice.data()), slice.size()};
 }
 
-bool HasPrefix(const rocksdb::Slice& key, char prefix) { return !key.empty() && key[0] == prefix; }
+// The packaged RocksDB asserts that it never appends to its own LOG file after a failed append, so a full disk would end the process:
+// it gets no such file. What it has to say goes where our lines go.
+class LogLines : public rocksdb::Logger {
+ public:
+  LogLines() : rocksdb::Logger(rocksdb::InfoLogLevel::WARN_LEVEL) {}
+  using rocksdb::Logger::Logv;
+  void Logv(const char* format, va_list arguments) override {
+    char line[512];
+    std::vsnprintf(line, sizeof(line), format, arguments);
+    Log(LogLevel::kWarning, "rocksdb", line);
+  }
+};
 
 rocksdb::Options DatabaseOptions() {
   rocksdb::BlockBasedTableOptions table;
@@ -86,9 +94,8 @@ rocksdb::Options DatabaseOptions() {
   options.max_open_files = kCatalogOpenFilesMax;
   options.compression = rocksdb::kNoCompression;  // hashes do not compress
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  options.info_log = std::make_shared<LogLines>();
   options.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
-  options.keep_log_file_num = 2;
-  options.max_log_file_size = 1 * kMiB;
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   return options;
@@ -117,14 +124,16 @@ RocksStore::~RocksStore() = default;
 
 absl::StatusOr<std::unique_ptr<RocksStore>> RocksStore::Open(const CatalogOptions& options) {
   std::unique_ptr<RocksStore> store(new RocksStore(options));
-  KV_RETURN_IF_ERROR(store->OpenFolder());
+  KV_RETURN_IF_ERROR(store->OpenFolder(SetAsideWhen::kUnusable));
   return store;
 }
 
-absl::Status RocksStore::OpenFolder() {
+absl::Status RocksStore::OpenFolder(SetAsideWhen when) {
   absl::Status status = OpenDatabase();
   if (status.ok()) status = CheckMeta();
-  if (!IsFolderTrouble(status)) return status;
+  // Another folder would be as full, or as much in use.
+  if (status.ok() || absl::IsResourceExhausted(status) || absl::IsFailedPrecondition(status)) return status;
+  if (when == SetAsideWhen::kDamaged && !absl::IsDataLoss(status)) return status;
   db_.reset();
   KV_RETURN_IF_ERROR(SetAside(status));
   KV_RETURN_IF_ERROR(OpenDatabase());
@@ -214,17 +223,28 @@ void RocksStore::Delete(SlotId slot) { batch_->Delete(SlotKey(slot)); }
 
 size_t RocksStore::collected() const { return batch_->Count(); }
 
+absl::Status RocksStore::Closed() const {
+  return absl::UnavailableError(absl::StrCat("catalog ", options_.path, " is closed after a failure"));
+}
+
+// The packaged RocksDB asserts that nobody syncs or appends to a log after an append to it failed, and it may refuse
+// writes long after there is space again: what failed is closed at once and opened anew.
+absl::Status RocksStore::CloseOnFailure(absl::Status status) {
+  if (!status.ok()) db_.reset();
+  return status;
+}
+
 absl::Status RocksStore::Commit(bool sync) {
   if (batch_->Count() == 0) return absl::OkStatus();
   if (db_ == nullptr) {
     batch_->Clear();
-    return absl::UnavailableError(absl::StrCat("catalog ", options_.path, " is closed after a failure"));
+    return Closed();
   }
   rocksdb::WriteOptions options;
   options.sync = sync;
   const rocksdb::Status status = db_->Write(options, batch_.get());
   batch_->Clear();
-  return ToStatus(status, options_.path);
+  return CloseOnFailure(ToStatus(status, options_.path));
 }
 
 void RocksStore::Discard() { batch_->Clear(); }
@@ -242,20 +262,18 @@ absl::Status RocksStore::PutTombstone(const OwnerUidHash& owner, int64_t before_
 }
 
 absl::Status RocksStore::Sync() {
-  if (db_ == nullptr)
-    return absl::UnavailableError(absl::StrCat("catalog ", options_.path, " is closed after a failure"));
-  return ToStatus(db_->SyncWAL(), options_.path);
+  if (db_ == nullptr) return Closed();
+  return CloseOnFailure(ToStatus(db_->SyncWAL(), options_.path));
 }
 
 absl::Status RocksStore::Load(absl::FunctionRef<bool(std::vector<CatalogRecord>)> batch) {
-  if (db_ == nullptr)
-    return absl::UnavailableError(absl::StrCat("catalog ", options_.path, " is closed after a failure"));
+  if (db_ == nullptr) return Closed();
   rocksdb::ReadOptions options;
   options.fill_cache = false;
   std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(options));
   absl::flat_hash_map<std::string, int64_t> tombstones;
-  for (it->Seek(rocksdb::Slice(&kTombstonePrefix, 1)); it->Valid() && HasPrefix(it->key(), kTombstonePrefix);
-       it->Next()) {
+  const rocksdb::Slice first_tombstone(&kTombstonePrefix, 1), first_slot(&kSlotPrefix, 1);
+  for (it->Seek(first_tombstone); it->Valid() && it->key().starts_with(first_tombstone); it->Next()) {
     int64_t before = 0;
     if (it->value().size() != sizeof(before)) continue;
     std::memcpy(&before, it->value().data(), sizeof(before));
@@ -263,22 +281,24 @@ absl::Status RocksStore::Load(absl::FunctionRef<bool(std::vector<CatalogRecord>)
   }
   std::vector<CatalogRecord> records;
   uint64_t unreadable = 0;
-  for (it->Seek(rocksdb::Slice(&kSlotPrefix, 1)); it->Valid() && HasPrefix(it->key(), kSlotPrefix); it->Next()) {
+  for (it->Seek(first_slot); it->Valid() && it->key().starts_with(first_slot); it->Next()) {
     const absl::StatusOr<BlockHeader> header = DecodeBlockRecord(BytesOf(it->value()));
     const bool readable = header.ok() && it->key().size() == kSlotKeyBytes;
     const auto tombstone = readable ? tombstones.find(TombstoneKey(header->identity.owner)) : tombstones.end();
     if (!readable) ++unreadable;
     if (!readable || (tombstone != tombstones.end() && header->first_commit_ms < tombstone->second)) {
-      batch_->Delete(it->key());
-      if (batch_->Count() >= kCatalogBatchOpsMax) KV_RETURN_IF_ERROR(Commit(false));
+      // What is too much for one batch is left for the next start.
+      if (batch_->Count() < kCatalogBatchOpsMax) batch_->Delete(it->key());
       continue;
     }
     records.push_back({SlotOfKey(it->key()), *header});
-    if (records.size() >= kRecoveryBatchMax && !batch(std::exchange(records, {})))
-      return absl::CancelledError("closing");
+    if (records.size() < kRecoveryBatchMax) continue;
+    if (!batch(std::exchange(records, {}))) return absl::CancelledError("closing");
   }
-  KV_RETURN_IF_ERROR(ToStatus(it->status(), options_.path));
-  if (unreadable > 0) Log(LogLevel::kWarning, "catalog", unreadable, " records are unreadable and were dropped");
+  const absl::Status status = ToStatus(it->status(), options_.path);
+  it.reset();  // before the database may be closed
+  KV_RETURN_IF_ERROR(CloseOnFailure(status));
+  if (unreadable > 0) Log(LogLevel::kWarning, "catalog", unreadable, " records are unreadable and are dropped");
   if (!records.empty() && !batch(std::move(records))) return absl::CancelledError("closing");
   return Commit(false);
 }
@@ -287,7 +307,7 @@ absl::Status RocksStore::Reopen() {
   batch_->Clear();
   db_.reset();
   was_empty_ = false;
-  const absl::Status status = OpenFolder();
+  const absl::Status status = OpenFolder(SetAsideWhen::kDamaged);
   if (!status.ok()) {
     db_.reset();
     return status;

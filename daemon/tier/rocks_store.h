@@ -46,19 +46,23 @@ class RocksStore {
   // unreadable ones are deleted on the way.
   absl::Status Load(absl::FunctionRef<bool(std::vector<CatalogRecord>)> batch);
 
-  // After any failure: closes the database and opens it again, since it may refuse writes long after space is back.
+  // A failure closes the database: all else fails until this opens it again.
   absl::Status Reopen();
 
  private:
   explicit RocksStore(const CatalogOptions& options);
-  absl::Status OpenFolder();
+  // At a start the show must go on; later the trouble may pass and the records be fine.
+  enum class SetAsideWhen : uint8_t { kUnusable, kDamaged };
+  absl::Status OpenFolder(SetAsideWhen when);
   absl::Status OpenDatabase();
   absl::Status CheckMeta();
   absl::Status PutMeta(bool complete);
   absl::Status SetAside(const absl::Status& why);
+  absl::Status Closed() const;
+  absl::Status CloseOnFailure(absl::Status status);
 
   const CatalogOptions options_;
-  std::unique_ptr<rocksdb::DB> db_;
+  std::unique_ptr<rocksdb::DB> db_;  // null after a failure
   std::unique_ptr<rocksdb::WriteBatch> batch_;
   bool was_empty_ = false;
 };
