@@ -367,6 +367,22 @@ TEST_F(DramTierTest, PagesFaultedIntoHolesAreToldOnceAndPunched) {
   EXPECT_EQ(tier_->PunchStrayPages(), 2 * kMiB) << "a new offence is told again";
 }
 
+TEST_F(DramTierTest, MemoryOnItsWayInOrOutIsNotStray) {
+  memory_.Hold();
+  tier_->Grow(kA, kMiB, 16 * kMiB, [](const absl::Status&) {});
+  // The memory thread is ahead of the loop: present, and nobody was told yet.
+  FakeMemory::TouchHole(tier_->arena(kA), 0, 16 * kMiB);
+  EXPECT_EQ(tier_->PunchStrayPages(), 0u);
+  memory_.Release();
+  executor_.RunAll();
+  memory_.Hold();
+  EXPECT_EQ(tier_->Shrink(kA, 0, [] {}), 16 * kMiB);
+  EXPECT_EQ(tier_->PunchStrayPages(), 0u);
+  memory_.Release();
+  executor_.RunAll();
+  EXPECT_EQ(memory_.counts().punched_bytes, 16 * kMiB) << "more was punched than was given back";
+}
+
 TEST_F(DramTierTest, GrowthGoesOnWhileHolesArePunched) {
   FakeMemory::TouchHole(tier_->arena(kA), 0, 1);
   memory_.Hold();
