@@ -35,7 +35,7 @@ class BlockFile {
  public:
   virtual ~BlockFile() = default;
   virtual uint64_t size_bytes() const = 0;
-  virtual bool direct_io() const = 0;     // what is in effect, read back from the descriptor
+  virtual bool direct_io() const = 0;  // what is in effect, read back from the descriptor
   // False when kDiskQueueMax transfers are under way: a refusal; nothing of `io` will run.
   [[nodiscard]] virtual bool Submit(BlockIo io) = 0;
   // On the calling thread, for start-up only. Offset and length are multiples of kSlotAlignBytes; OutOfRange past the end.
@@ -47,12 +47,12 @@ class BlockFile {
 };
 
 struct BlockFileOptions {
-  std::string path;             // a file, created when absent, or a block device
+  std::string path;  // a file, created when absent, or a block device
   // The file is preallocated in full at this size; a smaller one is grown to it. Of a larger one the front is used: a file is
   // never made smaller. A device must be at least this large.
   uint64_t size_bytes = 0;
   int threads = 8;
-  size_t queue_max = 0;         // 0: kDiskQueueMax
+  size_t queue_max = 0;  // 0: kDiskQueueMax
 };
 // Errors: FailedPrecondition when another process holds the file (flock), ResourceExhausted when the disk is full,
 // each with the path and what to do. Callbacks are posted to `executor`, which must outlive the file.

@@ -23,9 +23,9 @@ class Arena {
   virtual ~Arena() = default;
 
   virtual uint64_t size_bytes() const = 0;
-  virtual std::byte* data() const = 0;                       // size_bytes() of address space
-  virtual int fd() const = 0;                                // what a pod of the domain receives, read-write
-  virtual int generation_fd() const = 0;                     // what it receives read-only
+  virtual std::byte* data() const = 0;    // size_bytes() of address space
+  virtual int fd() const = 0;             // what a pod of the domain receives, read-write
+  virtual int generation_fd() const = 0;  // what it receives read-only
   // One counter per kSlotAlignBytes of the arena, at the slot's first page. Raised (release order) before a slot's bytes may
   // change under a reader; a reader that sees another value than its lookup gave has a failed load, not wrong bytes.
   virtual std::atomic<uint32_t>* generations() const = 0;
