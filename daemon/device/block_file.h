@@ -38,7 +38,8 @@ class BlockFile {
   virtual bool direct_io() const = 0;  // what is in effect, read back from the descriptor
   // False when kDiskQueueMax transfers are under way: a refusal; nothing of `io` will run.
   [[nodiscard]] virtual bool Submit(BlockIo io) = 0;
-  // On the calling thread, for start-up only. Offset and length are multiples of kSlotAlignBytes; OutOfRange past the end.
+  // On the calling thread, for start-up only. Offset and length are multiples of kSlotAlignBytes; OutOfRange past
+  // the end.
   virtual absl::Status ReadNow(uint64_t offset, void* data, size_t bytes) = 0;
   virtual absl::Status WriteNow(uint64_t offset, const void* data, size_t bytes) = 0;
   virtual absl::Status Sync() = 0;
@@ -48,8 +49,8 @@ class BlockFile {
 
 struct BlockFileOptions {
   std::string path;  // a file, created when absent, or a block device
-  // The file is preallocated in full at this size; a smaller one is grown to it. Of a larger one the front is used: a file is
-  // never made smaller. A device must be at least this large.
+  // The file is preallocated in full at this size; a smaller one is grown to it. Of a larger one the front is used:
+  // a file is never made smaller. A device must be at least this large.
   uint64_t size_bytes = 0;
   int threads = 8;
   size_t queue_max = 0;  // 0: kDiskQueueMax

@@ -14,9 +14,9 @@
 
 namespace kvartal::device {
 
-// DRAM of one domain: one sparse memfd mapped whole by the daemon, and beside it the generation table, a second memfd that
-// clients may only read (sealed against future writes after the daemon mapped it).
-// Confined to the engine loop; the bytes themselves are shared memory.
+// DRAM of one domain: one sparse memfd mapped whole by the daemon, and beside it the generation table, a second memfd
+// that clients may only read (sealed against future writes after the daemon mapped it). Confined to the engine loop;
+// the bytes themselves are shared memory.
 class Arena {
  public:
   using Done = absl::AnyInvocable<void(absl::Status)>;
@@ -26,14 +26,16 @@ class Arena {
   virtual std::byte* data() const = 0;    // size_bytes() of address space
   virtual int fd() const = 0;             // what a pod of the domain receives, read-write
   virtual int generation_fd() const = 0;  // what it receives read-only
-  // One counter per kSlotAlignBytes of the arena, at the slot's first page. Raised (release order) before a slot's bytes may
-  // change under a reader; a reader that sees another value than its lookup gave has a failed load, not wrong bytes.
+  // One counter per kSlotAlignBytes of the arena, at the slot's first page. Raised (release order) before a slot's
+  // bytes may change under a reader; a reader that sees another value than its lookup gave has a failed load, not
+  // wrong bytes.
   virtual std::atomic<uint32_t>* generations() const = 0;
 
-  // Makes [offset, offset + bytes) present (Populate) or gives it back to the system, reading as zeros from then on, for every
-  // mapping (Punch). Multiples of kExtentAlignBytes. `done` runs on the engine loop. ResourceExhausted at once when
-  // kMemoryQueueMax requests are under way: then `done` is never run. Requests are done part after part in turn with others:
-  // two that overlap must not be under way at once. After a Populate that failed, part of the range may be present.
+  // Makes [offset, offset + bytes) present (Populate) or gives it back to the system, reading as zeros from then on,
+  // for every mapping (Punch). Multiples of kExtentAlignBytes. `done` runs on the engine loop. ResourceExhausted at
+  // once when kMemoryQueueMax requests are under way: then `done` is never run. Requests are done part after part in
+  // turn with others: two that overlap must not be under way at once. After a Populate that failed, part of the range
+  // may be present.
   [[nodiscard]] virtual absl::Status Populate(uint64_t offset, uint64_t bytes, Done done) = 0;
   [[nodiscard]] virtual absl::Status Punch(uint64_t offset, uint64_t bytes, Done done) = 0;
 
