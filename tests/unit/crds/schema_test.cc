@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "absl/strings/str_cat.h"
 #include "crds/manifest.h"
 #include "crds/yaml_reader.h"
@@ -222,6 +224,31 @@ TEST_F(SchemaTest, KeysAndEnumsOfThePool) {
 // The API server refuses a schema with an unbounded list, text without a maximum or a list without a type under our
 // rules.
 void CheckBounded(const YamlNode& schema, const std::string& path, size_t* lists) {
+  // A comma in an unquoted description of a one-line mapping would make a keyword of its second half.
+  static const std::set<std::string> kKeywords = {"type",
+                                                  "format",
+                                                  "description",
+                                                  "default",
+                                                  "enum",
+                                                  "minimum",
+                                                  "maximum",
+                                                  "minLength",
+                                                  "maxLength",
+                                                  "pattern",
+                                                  "minProperties",
+                                                  "maxProperties",
+                                                  "maxItems",
+                                                  "items",
+                                                  "required",
+                                                  "properties",
+                                                  "additionalProperties",
+                                                  "anyOf",
+                                                  "x-kubernetes-list-type",
+                                                  "x-kubernetes-list-map-keys",
+                                                  "x-kubernetes-int-or-string",
+                                                  "x-kubernetes-validations"};
+  for (const YamlNode::Entry& entry : schema.entries)
+    EXPECT_TRUE(kKeywords.contains(entry.key)) << path << ": " << entry.key;
   const YamlNode* type = schema.Find("type");
   const std::string kind = type != nullptr && type->kind == YamlNode::Kind::kScalar ? type->text : "";
   if (kind == "array") {
