@@ -202,8 +202,7 @@ void AttachServer::RejectFrame(Session* session, BadFrame bad) {
 
 void AttachServer::EndSession(Session* session) {
   const int64_t seen_ns = clock_->MonotonicNs();
-  const CutReason reason = session->cut();
-  ++counters_.cuts[static_cast<size_t>(reason)];
+  ++counters_.cuts[static_cast<size_t>(session->cut())];
   LogCut(*session);
   loop_->Remove(session->socket());
   if (session->peer_exit.valid()) loop_->Remove(session->peer_exit.get());
@@ -218,13 +217,13 @@ void AttachServer::EndSession(Session* session) {
     std::erase(group->sessions, ended.get());
     if (group->sessions.empty()) EndGroup(group, seen_ns);
   }
-  if (reason != CutReason::kPeerClosed) ended->DiscardUnread();
+  ended->DiscardUnread();
 }
 
 void AttachServer::EndGroup(EngineGroup* group, int64_t seen_ns) {
   const std::unique_ptr<EngineGroup> ended = groups_.Remove(group->id);
   const size_t aborted = engine_->AbortGroup(ended->id);
-  ended->leases.ReleaseAll([this](std::span<const EntryId> blocks) { engine_->Release(blocks); });
+  ended->leases.ReleaseAll([this](std::span<const engine::Hold> blocks) { engine_->Release(blocks); });
   ++counters_.reclaims;
   counters_.reclaimed_blocks += aborted;
   std::vector<uint32_t>& recent = counters_.recent_reclaim_us;
@@ -324,7 +323,7 @@ void AttachServer::ExpireLeases() {
   const int64_t now_ns = clock_->MonotonicNs();
   for (const auto& [id, group] : groups_.all()) {
     const LeaseTable::Expired expired = group->leases.Expire(
-        now_ns, kLeaseTickWorkMax, [this](std::span<const EntryId> blocks) { engine_->Release(blocks); });
+        now_ns, kLeaseTickWorkMax, [this](std::span<const engine::Hold> blocks) { engine_->Release(blocks); });
     counters_.leases_expired += expired.leases;
   }
 }

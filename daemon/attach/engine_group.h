@@ -1,5 +1,6 @@
 // All sessions (scheduler, workers) of one engine instance of one tenant on this node. What is leased, reserved and
-// opened is the group's, not a session's: one session may reserve and another commit. Confined to the engine loop.
+// opened is the group's, not a session's: one session may reserve and another commit.
+// Confined to the engine loop.
 // Invariants: every session of a group is of one tenant, attested the same way; a group without sessions does not
 // exist.
 #pragma once

@@ -1,7 +1,7 @@
 // Packets to messages and back: the only code of the daemon that parses what a client wrote.
 // Confined to the engine loop: one codec serves every session, so its messages and buffers are reused and nothing is
-// allocated once they have grown. Invariants: any bytes are safe to Parse; a frame that passes has exactly one verb,
-// with counts within limits.h.
+// allocated once they have grown.
+// Invariants: any bytes are safe to Parse; a frame that passes has exactly one verb, with counts within limits.h.
 #pragma once
 
 #include <cstddef>

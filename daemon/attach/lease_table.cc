@@ -36,19 +36,36 @@ Lease* LeaseTable::Find(LeaseId id) {
 
 void LeaseTable::Append(Lease* lease, std::span<const engine::BlockPlace> places, int64_t now_ns) {
   KV_CHECK(MayAppend(places.size()));
-  for (const engine::BlockPlace& place : places) lease->entries.push_back(place.entry);
+  for (const engine::BlockPlace& place : places) lease->blocks.push_back(engine::HoldOf(place));
   leased_blocks_ += static_cast<uint32_t>(places.size());
   positions_ += places.size();
   Renew(lease, now_ns);
 }
 
 void LeaseTable::Release(Lease* lease, uint32_t count, GiveBack give_back) {
-  std::span<const EntryId> blocks = lease->left();
+  std::span<const engine::Hold> blocks = lease->left();
   if (count != 0 && count < blocks.size()) blocks = blocks.first(count);
-  if (!blocks.empty()) give_back(blocks);
   lease->front += static_cast<uint32_t>(blocks.size());
   leased_blocks_ -= static_cast<uint32_t>(blocks.size());
+  // Last: the space it makes may end a Load, which looks at this lease.
+  if (!blocks.empty()) give_back(blocks);
   if (lease->left().empty()) End(lease);
+}
+
+void LeaseTable::PutInPlace(Lease* lease, uint32_t first, std::span<const engine::BlockPlace> loaded,
+                            GiveBack give_back) {
+  std::vector<engine::Hold> old;
+  for (uint32_t i = 0; i < loaded.size(); ++i) {
+    const uint32_t position = first + i;
+    if (position < lease->front) {
+      old.push_back(engine::HoldOf(loaded[i]));
+      continue;
+    }
+    KV_CHECK(lease->blocks[position].entry == loaded[i].entry);
+    old.push_back(lease->blocks[position]);
+    lease->blocks[position].in_place = true;
+  }
+  give_back(old);
 }
 
 void LeaseTable::Renew(Lease* lease, int64_t now_ns) {
@@ -112,14 +129,14 @@ void LeaseTable::Unlink(uint32_t slot) {
 void LeaseTable::End(Lease* lease) {
   const uint32_t slot = SlotOf(lease);
   Unlink(slot);
-  positions_ -= lease->entries.size();
+  positions_ -= lease->blocks.size();
   --leases_;
   lease->id = LeaseId::None();
   // A warm slot keeps room for one frame's worth of keys; a long chain's memory goes back.
-  if (lease->entries.capacity() > kKeysPerFrameMax)
-    lease->entries = {};
+  if (lease->blocks.capacity() > kKeysPerFrameMax)
+    lease->blocks = {};
   else
-    lease->entries.clear();
+    lease->blocks.clear();
   free_.push_back(slot);
 }
 

@@ -1,6 +1,8 @@
 // The leases of one engine group: the right to use some blocks in place, until Release, the end of the group, or
-// expiry. Confined to the engine loop. Invariants: every block appended is given back through `give_back` exactly once;
-// an id is never used again; at most kLeasesPerGroupMax leases with kLeasedBlocksPerGroupMax positions together.
+// expiry.
+// Confined to the engine loop.
+// Invariants: every block appended is given back through `give_back` exactly once; an id is never used again; at
+// most kLeasesPerGroupMax leases with kLeasedBlocksPerGroupMax positions together.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +21,10 @@ namespace kvartal::attach {
 struct Lease {
   LeaseId id;
   NamespaceId ns;
-  std::vector<EntryId> entries;  // by position, released ones included
-  uint32_t front = 0;            // positions below are released
+  std::vector<engine::Hold> blocks;  // by position, released ones included
+  uint32_t front = 0;                // positions below are released
 
-  std::span<const EntryId> left() const { return std::span(entries).subspan(front); }
+  std::span<const engine::Hold> left() const { return std::span(blocks).subspan(front); }
 
  private:
   friend class LeaseTable;
@@ -35,7 +37,7 @@ struct Lease {
 
 class LeaseTable {
  public:
-  using GiveBack = absl::FunctionRef<void(std::span<const EntryId>)>;
+  using GiveBack = absl::FunctionRef<void(std::span<const engine::Hold>)>;
 
   // `last_serial` numbers the leases of all groups of the daemon, so a lease of another group is never taken for one of
   // this.
@@ -53,6 +55,9 @@ class LeaseTable {
   void Append(Lease* lease, std::span<const engine::BlockPlace> places, int64_t now_ns);
   // The first `count` blocks that are left; 0 or more than are left: all. A lease with none left ends.
   void Release(Lease* lease, uint32_t count, GiveBack give_back);
+  // Blocks from position `first` on are leased in place by `loaded` now: what the lease kept of them before, and what
+  // it has released meanwhile, is given back.
+  void PutInPlace(Lease* lease, uint32_t first, std::span<const engine::BlockPlace> loaded, GiveBack give_back);
   void Renew(Lease* lease, int64_t now_ns);
   // Returns how many leases live on.
   uint32_t RenewAll(int64_t now_ns);

@@ -1,6 +1,8 @@
 // What one client is still to read. Frames go straight to the socket while it takes them; the rest waits here, in
-// order. Confined to the engine loop. Invariants: frames leave in the order they were given; never more than
-// kOutboxFramesMax frames and kOutboxBytesMax bytes wait.
+// order.
+// Confined to the engine loop.
+// Invariants: frames leave in the order they were given; never more than kOutboxFramesMax frames and kOutboxBytesMax
+// bytes wait.
 #pragma once
 
 #include <cstddef>

@@ -164,24 +164,37 @@ void RequestPath::Load(Session* session) {
   const Lease* lease = LeaseOf(session, in.lease());
   if (lease == nullptr) return;
   const uint64_t end = uint64_t{in.first()} + in.count();
-  if (in.first() < lease->front || end > lease->entries.size()) {
+  if (in.first() < lease->front || end > lease->blocks.size()) {
     return SendError(session, Code::BAD_ARGUMENT,
                      absl::StrCat("blocks ", in.first(), " to ", end, " are not all in the lease: it holds ",
-                                  lease->front, " to ", lease->entries.size()));
+                                  lease->front, " to ", lease->blocks.size()));
   }
   if (!MayWait(session)) return;
-  std::vector<EntryId> entries(lease->entries.begin() + in.first(),
-                               lease->entries.begin() + static_cast<ptrdiff_t>(end));
+  std::vector<EntryId> entries;
+  for (uint64_t i = in.first(); i < end; ++i) entries.push_back(lease->blocks[i].entry);
   ++session->pending_requests;
-  parts_.engine->Load(lease->ns, std::move(entries),
-                      [this, alive = parts_.alive, id = session->id(), request = request_id(),
-                       first = in.first()](engine::CacheEngine::LoadResult result) {
-                        if (!alive.expired()) OnLoaded(id, request, first, std::move(result));
-                      });
+  parts_.engine->Load(
+      lease->ns, std::move(entries),
+      [this, alive = parts_.alive, id = session->id(), group_id = session->group->id, lease_id = lease->id,
+       request = request_id(), first = in.first()](engine::CacheEngine::LoadResult result) {
+        if (alive.expired()) return;
+        TakeOver(group_id, lease_id, first, result.places);
+        OnLoaded(id, request, first, std::move(result));
+      });
+}
+
+void RequestPath::TakeOver(GroupId group_id, LeaseId lease_id, uint32_t first,
+                           std::span<const engine::BlockPlace> places) {
+  const auto give_back = [this](std::span<const engine::Hold> blocks) { parts_.engine->Release(blocks); };
+  EngineGroup* group = parts_.groups->Find(group_id);
+  Lease* lease = group == nullptr ? nullptr : group->leases.Find(lease_id);
+  if (lease != nullptr) return group->leases.PutInPlace(lease, first, places, give_back);
+  std::vector<engine::Hold> unwanted;
+  for (const engine::BlockPlace& place : places) unwanted.push_back(engine::HoldOf(place));
+  give_back(unwanted);
 }
 
 void RequestPath::OnLoaded(SessionId id, uint64_t request_id, uint32_t first, engine::CacheEngine::LoadResult result) {
-  // The blocks stay leased by the lease alone: when the session is gone there is nothing to give back here.
   Session* session = parts_.sessions->Find(id);
   if (session == nullptr) return;
   --session->pending_requests;
@@ -206,7 +219,7 @@ void RequestPath::Release(Session* session) {
     return;
   }
   session->group->leases.Release(lease, in.count(),
-                                 [this](std::span<const EntryId> blocks) { parts_.engine->Release(blocks); });
+                                 [this](std::span<const engine::Hold> blocks) { parts_.engine->Release(blocks); });
 }
 
 void RequestPath::Reserve(Session* session) {

@@ -1,7 +1,8 @@
-// The verbs of an attached session: a frame in, the engine asked, an answer out. Lookup -> Load -> Release and Reserve
-// -> Commit or Abort, with Renew, Pin and OpenNamespace beside them. Confined to the engine loop. Invariants:
-// namespaces, leases and reservations are those of the session's own group; every verb that has an answer gets exactly
-// one, unless its session ends first; Lookup and Release allocate nothing once warm.
+// The verbs of an attached session: a frame in, the engine asked, an answer out. Lookup -> Load -> Release and
+// Reserve -> Commit or Abort, with Renew, Pin and OpenNamespace beside them.
+// Confined to the engine loop.
+// Invariants: namespaces, leases and reservations are those of the session's own group; every verb that has an
+// answer gets exactly one, unless its session ends first; Lookup and Release allocate nothing once warm.
 #pragma once
 
 #include <functional>
@@ -59,6 +60,8 @@ class RequestPath {
   bool MayWait(Session* session);
   void OnReserved(SessionId id, GroupId group_id, uint64_t request_id, size_t asked,
                   std::vector<engine::ReservedBlock> blocks);
+  // The leases a Load hands over: the lease it was for takes them, or they are given back.
+  void TakeOver(GroupId group_id, LeaseId lease_id, uint32_t first, std::span<const engine::BlockPlace> places);
   void OnLoaded(SessionId id, uint64_t request_id, uint32_t first, engine::CacheEngine::LoadResult result);
   uint64_t request_id() const { return parts_.codec->frame().request_id(); }
 
