@@ -62,6 +62,7 @@ inline constexpr uint32_t kTickMs = 100;             // TTL and lease resolution
 inline constexpr uint32_t kTickWorkMax = 512;        // entries expired a tick and tenant: a tick never stalls the loop
 inline constexpr size_t kWaitingReservesMax = 1024;  // a node: Reserves that wait for a populate or a write to end
 inline constexpr uint32_t kEvictionsPerReserveMax = 4096;      // bound of one search for space
+inline constexpr uint16_t kHoldsPerBlockMax = 0xffff;       // leases or holds of one block: a 16-bit count in its entry
 inline constexpr size_t kPromotionsMax = 1024;                 // a node: NVMe reads under way
 inline constexpr int64_t kPinMsMax = 30LL * 24 * 3600 * 1000;  // a pin may last 30 days
 inline constexpr uint32_t kEmptyTicksMax = 10;  // an empty extent idle this long goes back: a second of hysteresis

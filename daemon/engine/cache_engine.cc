@@ -111,10 +111,10 @@ void CacheEngine::Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone do
   core_->load_path.Load(ns, std::move(entries), std::move(done));
 }
 
-void CacheEngine::Release(std::span<const EntryId> entries) { core_->load_path.Release(entries); }
+void CacheEngine::Release(std::span<const Hold> holds) { core_->load_path.Release(holds); }
 
-policy::Refusal CacheEngine::Pin(std::span<const EntryId> entries, int64_t until_wall_ms) {
-  return core_->load_path.Pin(entries, until_wall_ms);
+policy::Refusal CacheEngine::Pin(std::span<const Hold> blocks, int64_t until_wall_ms) {
+  return core_->load_path.Pin(blocks, until_wall_ms);
 }
 
 void CacheEngine::Reserve(const ReserveRequest& request, ReserveDone done) {

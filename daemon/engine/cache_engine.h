@@ -1,7 +1,8 @@
 // The engine: the verbs of the cache over index, ledger and tiers. Events in, actions out.
 // Confined to the engine loop. Single-threaded and deterministic: time, memory, disk and catalog are injected, so a
-// simulator runs this very code. Invariants: a byte is charged before it exists; nothing is visible before its commit;
-// nothing unverified is served; a leased block is never taken away; a limit is never exceeded, on any path.
+// simulator runs this very code.
+// Invariants: a byte is charged before it exists; nothing is visible before its commit; nothing unverified is
+// served; a leased block is never taken away; a limit is never exceeded, on any path.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +51,14 @@ struct BlockPlace {
   uint32_t generation = 0;
   uint64_t arena_offset = 0;
 };
+
+// What a caller owes a Release for. In place: the bytes stay where BlockPlace said. Else the block stays in the cache,
+// but has to be loaded before it is read (decision 0006).
+struct Hold {
+  EntryId entry;
+  bool in_place = true;
+};
+inline Hold HoldOf(const BlockPlace& place) { return {place.entry, place.tier == TierKind::kDram}; }
 
 struct LookupResult {
   uint32_t matched = 0;  // leading keys that are resident somewhere
@@ -108,10 +117,10 @@ class EngineObserver {
 class CacheEngine {
  public:
   using ReserveDone = absl::AnyInvocable<void(std::vector<ReservedBlock>)>;
-  // `loaded` blocks from the front of the request are in DRAM now and leased; then why it stopped, kNone when all are.
   struct LoadResult {
-    std::vector<BlockPlace> places;
-    policy::Refusal reason = policy::Refusal::kNone;
+    std::vector<BlockPlace>
+        places;  // blocks from the front of the request that are in DRAM now, each leased in place once more
+    policy::Refusal reason = policy::Refusal::kNone;  // why it stopped there; kNone when nothing was refused
     bool read_failed = false;  // the next block was lost (device error or mismatch): a miss from there on
   };
   using LoadDone = absl::AnyInvocable<void(LoadResult)>;
@@ -143,17 +152,18 @@ class CacheEngine {
   const ModelLayout& LayoutOf(NamespaceId ns) const;
 
   // --- load path
-  // Walks `keys` until the first gap. Touches and leases every matched block: the caller owes one Release for each.
-  // `places` gets one element a matched block. `first_depth` 0 starts a request; a continued chain passes `request` on.
+  // Walks `keys` until the first gap and touches every matched block. `places` gets one element a matched block; the
+  // caller owes a Release of HoldOf each: leased in place up to the first block that has to be loaded (its tier is not
+  // kDram), held from there on. `request` 0 starts a request; a continued chain passes it on.
   LookupResult Lookup(NamespaceId ns, std::span<const BlockKey> keys, uint64_t prompt_tokens, uint64_t request,
                       std::vector<BlockPlace>* places);
-  // Brings leased blocks into DRAM, in order, as many as the tenant may hold now. Blocks already there are simply
-  // reported.
+  // Brings blocks the caller holds into DRAM, in order, as many as the tenant may have there now. The result hands over
+  // a lease in place for each place, beside what the caller owed before.
   void Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone done);
-  void Release(std::span<const EntryId> entries);
+  void Release(std::span<const Hold> holds);
   // Keeps blocks resident until a wall-clock time, against eviction and TTL. kTenantLimit when the tenant's pinned
   // bytes would exceed its guarantee in DRAM + NVMe: a pin that cannot be kept is refused, not forgotten.
-  policy::Refusal Pin(std::span<const EntryId> entries, int64_t until_wall_ms);
+  policy::Refusal Pin(std::span<const Hold> blocks, int64_t until_wall_ms);
 
   // --- store path
   // Answers when every slot is granted or refused; may wait for memory to be populated or for a write to end.

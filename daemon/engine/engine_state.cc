@@ -211,7 +211,7 @@ EngineStats EngineState::Stats() const {
   }
   out.entries = index.size();
   out.index_bytes = index.MemoryBytes();
-  out.leased_blocks = leased_blocks;
+  out.leased_blocks = held_blocks;
   out.waiting_reserves = waiting;
   out.loads_under_way = reads_under_way;
   out.writes_under_way = writes_under_way;

@@ -1,6 +1,7 @@
-// What every verb of the engine works on: tenants, namespaces, index, ledger, devices, time. Data with small lookups;
-// the rules that keep it right are in residency.h (copies and orders) and space.h (charges). Confined to the engine
-// loop. Invariants: TenantIds and NamespaceIds are never reused; a tenant's domain has the tenant's number.
+// What every verb of the engine works on: tenants, namespaces, index, ledger, devices, time. Data with small
+// lookups; the rules that keep it right are in residency.h (copies and orders) and space.h (charges).
+// Confined to the engine loop.
+// Invariants: TenantIds and NamespaceIds are never reused; a tenant's domain has the tenant's number.
 #pragma once
 
 #include <array>
@@ -132,7 +133,7 @@ class EngineState {
   EngineObserver* observer = nullptr;
   uint64_t last_request = 0;
   uint64_t last_reservation = 0;
-  uint64_t leased_blocks = 0;  // lease counts over all entries
+  uint64_t held_blocks = 0;  // leases and holds over all entries
   uint64_t reads_under_way = 0;
   uint64_t writes_under_way = 0;
   uint64_t waiting = 0;

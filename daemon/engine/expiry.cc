@@ -41,12 +41,12 @@ void Expiry::ExpireTier(TenantState& tenant, TierKind tier, uint32_t now_tick) {
 
 bool Expiry::ExpireOne(TenantState& tenant, EntryId id, TierKind tier, uint32_t now_tick) {
   const Entry& entry = state_.index.at(id);
-  if (entry.lease_count > 0) {
+  if (entry.in_use()) {
     // Held is used: it goes to the young end, so that it does not hide what is idle behind it.
     residency_.Touch(id, state_.NextRequest(), now_tick);
     return true;
   }
-  if (!residency_.Evictable(id)) return false;
+  if (!residency_.Removable(id)) return false;
   const bool last_copy = tier == TierKind::kNvme || !entry.resident(TierKind::kNvme);
   if (tier == TierKind::kDram && last_copy && tenant.rules.on_expiry == policy::OnExpiry::kDemote &&
       !state_.Expired(entry, TierKind::kNvme, now_tick)) {

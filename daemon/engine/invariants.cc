@@ -15,11 +15,11 @@ struct Counted {
   std::array<uint64_t, kTierCount> slot_bytes{};
 };
 
-void CountEntry(const EngineState& state, EntryId id, std::vector<Counted>* by_tenant, uint64_t* leases) {
+void CountEntry(const EngineState& state, EntryId id, std::vector<Counted>* by_tenant, uint64_t* holds) {
   const index::Entry& entry = state.index.at(id);
   Counted& counted = (*by_tenant)[state.ns(entry.ns).tenant.value()];
   ++counted.entries;
-  *leases += entry.lease_count;
+  *holds += entry.lease_count + entry.hold_count;
   bool resident = false;
   for (TierKind tier : kAllTiers) {
     if (!entry.resident(tier)) continue;
@@ -30,7 +30,7 @@ void CountEntry(const EngineState& state, EntryId id, std::vector<Counted>* by_t
   }
   // Visible means resident; a placeholder is there for its children or its leases.
   KV_CHECK((entry.state == BlockState::kCommitted) <= resident);
-  if (entry.state == BlockState::kGone) KV_CHECK(!resident && (entry.children > 0 || entry.lease_count > 0));
+  if (entry.state == BlockState::kGone) KV_CHECK(!resident && (entry.children > 0 || entry.in_use()));
   if (entry.state == BlockState::kFilling) KV_CHECK(state.filling_by_entry.contains(id));
   KV_CHECK(!entry.durable || entry.resident(TierKind::kNvme));
 }
@@ -40,11 +40,11 @@ void CountEntry(const EngineState& state, EntryId id, std::vector<Counted>* by_t
 void CheckInvariants(const EngineState& state) {
   state.ledger.CheckInvariants();
   std::vector<Counted> by_tenant(state.tenants.size());
-  uint64_t leases = 0;
+  uint64_t holds = 0;
   for (uint32_t number = 0; number < state.index.id_limit(); ++number) {
-    if (state.index.IsLive(EntryId(number))) CountEntry(state, EntryId(number), &by_tenant, &leases);
+    if (state.index.IsLive(EntryId(number))) CountEntry(state, EntryId(number), &by_tenant, &holds);
   }
-  KV_CHECK(leases == state.leased_blocks);
+  KV_CHECK(holds == state.held_blocks);
   for (const auto& tenant : state.tenants) {
     const Counted& counted = by_tenant[tenant->id.value()];
     KV_CHECK(counted.entries == tenant->stats.entries);

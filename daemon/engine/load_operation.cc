@@ -42,10 +42,14 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
   for (; next_ < entries_.size(); ++next_) {
     const EntryId id = entries_[next_];
     const Entry& entry = state.index.at(id);
-    if (entry.resident(TierKind::kDram)) continue;
+    if (entry.resident(TierKind::kDram)) {
+      LeaseInPlace(next_);
+      continue;
+    }
     if (!entry.resident(TierKind::kNvme)) break;  // lost meanwhile: told at the end
-    auto on_read = [self](Movement::ReadOutcome) {
+    auto on_read = [self, position = next_](Movement::ReadOutcome outcome) {
       --self->reading_;
+      if (outcome == Movement::ReadOutcome::kDone) self->LeaseInPlace(position);
       self->AnswerIfEnded();
     };
     if (entry.reading) {
@@ -73,22 +77,31 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
   return Progress::kSubmitted;
 }
 
+void LoadOperation::LeaseInPlace(size_t position) {
+  path_.Keep({entries_[position], true});
+  in_place_[position] = true;
+}
+
 void LoadOperation::AnswerIfEnded() {
   if (!submitted_ || reading_ > 0 || answered_) return;
   answered_ = true;
   CacheEngine::LoadResult result;
   result.reason = reason_;
-  for (const EntryId id : entries_) {
-    const Entry& entry = path_.state_.index.at(id);
-    if (!entry.resident(TierKind::kDram)) {
-      result.read_failed = !entry.resident(TierKind::kNvme);
-      break;
-    }
-    result.places.push_back(path_.PlaceInDram(id));
+  size_t position = 0;
+  for (; position < entries_.size() && in_place_[position]; ++position) {
+    result.places.push_back(path_.PlaceInDram(entries_[position]));
+  }
+  if (position < entries_.size()) {
+    const Entry& next = path_.state_.index.at(entries_[position]);
+    result.read_failed = !next.resident(TierKind::kDram) && !next.resident(TierKind::kNvme);
+  }
+  std::vector<Hold> own;
+  for (const EntryId id : entries_) own.push_back({id, false});
+  for (; position < entries_.size(); ++position) {
+    if (in_place_[position]) own.push_back({entries_[position], true});
   }
   done_(std::move(result));
-  // The caller's own leases hold the blocks from here on.
-  path_.Release(entries_);
+  path_.Release(own);
 }
 
 }  // namespace kvartal::engine

@@ -1,7 +1,8 @@
-// One Load under way: promotes the blocks of a chain in order, many reads in flight, through as large a window as the
-// tenant may hold, and answers once when everything it started has ended. Confined to the engine loop. Owned by its
-// reads, its place in the tenant's queue, or the call that started it. Invariants: leases every block of its chain
-// until it has answered; answers exactly once.
+// One Load under way: promotes the blocks of a chain in order, many reads in flight, through as large a window as
+// the tenant may hold, and answers once when everything it started has ended.
+// Confined to the engine loop. Owned by its reads, its place in the tenant's queue, or the call that started it.
+// Invariants: holds every block of its chain until it has answered; what it found or brought into DRAM it leases in
+// place, and hands that lease over with the answer; answers exactly once.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,11 @@ namespace kvartal::engine {
 class LoadOperation {
  public:
   LoadOperation(LoadPath* path, TenantState* tenant, std::vector<EntryId> entries, CacheEngine::LoadDone done)
-      : path_(*path), tenant_(*tenant), entries_(std::move(entries)), done_(std::move(done)) {}
+      : path_(*path),
+        tenant_(*tenant),
+        entries_(std::move(entries)),
+        done_(std::move(done)),
+        in_place_(entries_.size()) {}
 
   // Goes as far as it can; parks itself with the tenant when it has to wait.
   static void Start(std::shared_ptr<LoadOperation> self);
@@ -27,15 +32,17 @@ class LoadOperation {
   // Submits reads until the end of the chain, a refusal, or a wait.
   Progress Submit(const std::shared_ptr<LoadOperation>& self);
   void StopAt(policy::Refusal reason);
+  void LeaseInPlace(size_t position);
   void AnswerIfEnded();
 
   LoadPath& path_;
   TenantState& tenant_;
   std::vector<EntryId> entries_;
   CacheEngine::LoadDone done_;
-  size_t next_ = 0;         // first block not yet looked at
-  uint32_t reading_ = 0;    // reads it waits for
-  bool submitted_ = false;  // nothing more will be started
+  std::vector<bool> in_place_;  // by position: leased in place by this operation
+  size_t next_ = 0;             // first block not yet looked at
+  uint32_t reading_ = 0;        // reads it waits for
+  bool submitted_ = false;      // nothing more will be started
   bool answered_ = false;
   policy::Refusal reason_ = policy::Refusal::kNone;
 };

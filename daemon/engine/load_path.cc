@@ -1,7 +1,6 @@
 #include "daemon/engine/load_path.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "daemon/base/check.h"
@@ -19,11 +18,12 @@ BlockPlace LoadPath::PlaceInDram(EntryId id) const {
   return {id, TierKind::kDram, state_.devices.dram->GenerationOf(domain, slot), tier::DramTier::OffsetOf(slot)};
 }
 
-void LoadPath::Lease(EntryId id) {
-  Entry& entry = state_.index.at(id);
-  KV_CHECK(entry.lease_count < std::numeric_limits<uint16_t>::max());
-  ++entry.lease_count;
-  ++state_.leased_blocks;
+void LoadPath::Keep(Hold hold) {
+  Entry& entry = state_.index.at(hold.entry);
+  uint16_t& count = hold.in_place ? entry.lease_count : entry.hold_count;
+  KV_CHECK(count < kHoldsPerBlockMax);
+  ++count;
+  ++state_.held_blocks;
 }
 
 LookupResult LoadPath::Lookup(NamespaceId ns, std::span<const BlockKey> keys, uint64_t prompt_tokens, uint64_t request,
@@ -35,13 +35,16 @@ LookupResult LoadPath::Lookup(NamespaceId ns, std::span<const BlockKey> keys, ui
   state_.index.FindChain(ns, keys, found_);
   const uint32_t now_tick = state_.NowTick();
   places->clear();
+  bool in_place = true;
   for (const EntryId id : found_) {
     TierKind tier;
     if (!id.valid() || !state_.FindTier(state_.index.at(id), now_tick, &tier)) break;
-    if (state_.index.at(id).lease_count == std::numeric_limits<uint16_t>::max()) break;
+    const Entry& entry = state_.index.at(id);
+    if (entry.lease_count == kHoldsPerBlockMax || entry.hold_count == kHoldsPerBlockMax) break;
     residency_.Touch(id, result.request, now_tick);
-    Lease(id);
-    places->push_back(tier == TierKind::kDram ? PlaceInDram(id) : BlockPlace{id, tier, 0, 0});
+    in_place = in_place && tier == TierKind::kDram;
+    Keep({id, in_place});
+    places->push_back(in_place ? PlaceInDram(id) : BlockPlace{id, TierKind::kNvme, 0, 0});
   }
   result.matched = static_cast<uint32_t>(places->size());
 
@@ -62,30 +65,31 @@ LookupResult LoadPath::Lookup(NamespaceId ns, std::span<const BlockKey> keys, ui
 
 void LoadPath::Load(NamespaceId ns, std::vector<EntryId> entries, CacheEngine::LoadDone done) {
   TenantState& tenant = state_.tenant(state_.ns(ns).tenant);
-  for (const EntryId id : entries) Lease(id);
+  for (const EntryId id : entries) Keep({id, false});
   auto operation = std::make_shared<LoadOperation>(this, &tenant, std::move(entries), std::move(done));
   LoadOperation::Start(std::move(operation));
 }
 
-void LoadPath::Release(std::span<const EntryId> entries) {
+void LoadPath::Release(std::span<const Hold> holds) {
   TenantState* tenant = nullptr;
-  for (const EntryId id : entries) {
-    Entry& entry = state_.index.at(id);
-    KV_CHECK(entry.lease_count > 0 && state_.leased_blocks > 0);
-    --entry.lease_count;
-    --state_.leased_blocks;
+  for (const Hold hold : holds) {
+    Entry& entry = state_.index.at(hold.entry);
+    uint16_t& count = hold.in_place ? entry.lease_count : entry.hold_count;
+    KV_CHECK(count > 0 && state_.held_blocks > 0);
+    --count;
+    --state_.held_blocks;
     tenant = &state_.TenantOf(entry);
-    if (entry.lease_count == 0 && entry.state != BlockState::kCommitted) residency_.EraseIfGone(id);
+    if (!entry.in_use()) residency_.EraseIfGone(hold.entry);
   }
   if (tenant != nullptr) state_.Wake(*tenant);
 }
 
-Refusal LoadPath::Pin(std::span<const EntryId> entries, int64_t until_wall_ms) {
-  if (entries.empty()) return Refusal::kNone;
-  TenantState& tenant = state_.TenantOf(state_.index.at(entries.front()));
+Refusal LoadPath::Pin(std::span<const Hold> blocks, int64_t until_wall_ms) {
+  if (blocks.empty()) return Refusal::kNone;
+  TenantState& tenant = state_.TenantOf(state_.index.at(blocks.front().entry));
   uint64_t more_bytes = 0;
-  for (const EntryId id : entries) {
-    const Entry& entry = state_.index.at(id);
+  for (const Hold block : blocks) {
+    const Entry& entry = state_.index.at(block.entry);
     if (!entry.pinned) more_bytes += state_.SlotBytesOf(entry);
   }
   const uint64_t guarantee_bytes =
@@ -93,11 +97,11 @@ Refusal LoadPath::Pin(std::span<const EntryId> entries, int64_t until_wall_ms) {
   if (tenant.pinned_bytes + more_bytes > guarantee_bytes) return Refusal::kTenantLimit;
   const int64_t left_ms = std::clamp<int64_t>(until_wall_ms - state_.devices.clock->WallMs(), 0, kPinMsMax);
   const uint32_t until_tick = state_.NowTick() + static_cast<uint32_t>(left_ms / kTickMs);
-  for (const EntryId id : entries) {
-    Entry& entry = state_.index.at(id);
+  for (const Hold block : blocks) {
+    Entry& entry = state_.index.at(block.entry);
     if (!entry.pinned) tenant.pinned_bytes += state_.SlotBytesOf(entry);
     entry.pinned = true;
-    uint32_t& until = state_.pins[id];
+    uint32_t& until = state_.pins[block.entry];
     until = std::max(until, until_tick);
   }
   return Refusal::kNone;

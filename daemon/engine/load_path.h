@@ -1,7 +1,7 @@
 // Lookup, Load, Release: from keys to bytes a client may read in place.
 // Confined to the engine loop. Lookup allocates nothing in steady state.
-// Invariants: only committed, unexpired blocks are matched; every matched block is leased once until its Release; a
-// Load reports blocks from the front only, all of them in DRAM and leased.
+// Invariants: only committed, unexpired blocks are matched; every matched block is leased or held until its Release; a
+// Load reports blocks from the front only, all of them in DRAM and leased in place.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,13 @@ class LoadPath {
   LookupResult Lookup(NamespaceId ns, std::span<const BlockKey> keys, uint64_t prompt_tokens, uint64_t request,
                       std::vector<BlockPlace>* places);
   void Load(NamespaceId ns, std::vector<EntryId> entries, CacheEngine::LoadDone done);
-  void Release(std::span<const EntryId> entries);
-  policy::Refusal Pin(std::span<const EntryId> entries, int64_t until_wall_ms);
+  void Release(std::span<const Hold> holds);
+  policy::Refusal Pin(std::span<const Hold> blocks, int64_t until_wall_ms);
 
  private:
   friend class LoadOperation;
   BlockPlace PlaceInDram(EntryId id) const;
-  void Lease(EntryId id);
+  void Keep(Hold hold);
 
   EngineState& state_;
   Residency& residency_;

@@ -66,7 +66,8 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, absl::St
   }
   // The space was wanted: it is given up whether the write went well or not, else a sick disk would wedge the tier
   // above it.
-  if (reason != WriteReason::kWriteThrough && residency_.Evictable(id) && entry.resident(TierKind::kDram) &&
+  if (reason != WriteReason::kWriteThrough && residency_.Evictable(id, TierKind::kDram) &&
+      entry.resident(TierKind::kDram) &&
       (reason == WriteReason::kDemotion || state_.Expired(entry, TierKind::kDram, state_.NowTick()))) {
     TenantTierStats& stats = tenant.stats.tiers[TierIndex(TierKind::kDram)];
     ++(reason == WriteReason::kDemotion ? stats.evictions : stats.expirations);
@@ -125,18 +126,21 @@ void Movement::JoinRead(EntryId id, ReadDone done) {
 void Movement::FinishRead(EntryId id, SlotId slot, absl::Status status) {
   Entry& entry = state_.index.at(id);
   TenantState& tenant = state_.TenantOf(entry);
-  entry.reading = false;
   --state_.reads_under_way;
   if (status.ok()) {
     residency_.AddCopy(id, TierKind::kDram, slot);
     ++tenant.stats.blocks_loaded;
   } else {
     ++tenant.stats.load_failures;
+    entry.reading = false;
     state_.devices.dram->Give(tenant.domain(), slot);
     residency_.DropCopy(id, TierKind::kNvme);
   }
+  // The first reader to be told may release what it has, and that may make room for others: the block counts as moving
+  // until every reader has had its turn to lease it.
   auto node = readers_.extract(id);
   for (ReadDone& done : node.mapped()) done(status.ok() ? ReadOutcome::kDone : ReadOutcome::kLost);
+  if (status.ok()) entry.reading = false;
   state_.Wake(tenant);
 }
 

@@ -1,7 +1,9 @@
 // Copies between tiers: DRAM -> NVMe (write-through at commit, demotion when the space is wanted) and NVMe -> DRAM
-// (promotion). Confined to the engine loop; the transfers run on the disk threads. Invariants: data before metadata (a
-// block is durable only after its catalog record is); while a copy moves, neither its source nor its destination can be
-// freed; a block whose bytes fail verification loses that copy and is never served.
+// (promotion).
+// Confined to the engine loop; the transfers run on the disk threads.
+// Invariants: data before metadata (a block is durable only after its catalog record is); while a copy moves,
+// neither its source nor its destination can be freed; a block whose bytes fail verification loses that copy and is
+// never served.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
 // After a restart: what the catalog (or, when it is lost, the headers of the file) says is on NVMe becomes visible
-// again. Confined to the engine loop; records arrive in batches, lookups are served meanwhile. Invariants: NVMe is
-// charged to nobody new until every surviving block is charged; a block that no longer fits its tenant's limit, whose
-// tenant is unknown, or whose time is over, is forgotten, never squeezed in.
+// again.
+// Confined to the engine loop; records arrive in batches, lookups are served meanwhile.
+// Invariants: NVMe is charged to nobody new until every surviving block is charged; a block that no longer fits its
+// tenant's limit, whose tenant is unknown, or whose time is over, is forgotten, never squeezed in.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ void Removal::Continue(TenantState& tenant) {
   if (!tenant.dropping) return;
   const auto may_drop = [this](EntryId id) {
     const Entry& entry = state_.index.at(id);
-    return entry.lease_count == 0 && !entry.writing && !entry.reading;
+    return !entry.in_use() && !entry.writing && !entry.reading;
   };
   while (true) {
     const EntryId id = tenant.order(TierKind::kDram).Victim(may_drop, kVictimProbesMax);
@@ -60,7 +60,7 @@ bool Removal::EraseOneFromNvme(TenantState& tenant) {
                          .Victim(
                              [this](EntryId candidate) {
                                const Entry& entry = state_.index.at(candidate);
-                               return entry.lease_count == 0 && !entry.writing && !entry.reading;
+                               return !entry.in_use() && !entry.writing && !entry.reading;
                              },
                              kVictimProbesMax);
   if (!id.valid()) return false;

@@ -1,5 +1,6 @@
-// Deletion by policy of all that a tenant has: provable, unlike eviction. A tombstone first, then DRAM punched and NVMe
-// zeroed. Confined to the engine loop. REQUIRES: the tenant's sessions were ended before (no leases, nothing filling).
+// Deletion by policy of all that a tenant has: provable, unlike eviction. A tombstone first, then DRAM punched and
+// NVMe zeroed.
+// Confined to the engine loop. REQUIRES: the tenant's sessions were ended before (no leases, nothing filling).
 // Invariant: reports done only after every copy was erased and the tombstone is on disk.
 #pragma once
 

@@ -113,6 +113,7 @@ void Residency::FreeSlot(const Entry& entry, TierKind tier, SlotId slot) {
 void Residency::DropCopy(EntryId id, TierKind tier) {
   Entry& entry = state_.index.at(id);
   KV_CHECK(entry.resident(tier) && !entry.writing && !entry.reading);
+  KV_CHECK(tier != TierKind::kDram || entry.lease_count == 0);
   const SlotId slot = entry.copy(tier).slot;
   ClearCopy(id, tier);
   if (tier == TierKind::kNvme && entry.durable) {
@@ -124,7 +125,7 @@ void Residency::DropCopy(EntryId id, TierKind tier) {
 }
 
 void Residency::DropBlock(EntryId id) {
-  KV_CHECK(state_.index.at(id).lease_count == 0);
+  KV_CHECK(!state_.index.at(id).in_use());
   for (TierKind tier : kAllTiers) {
     if (state_.index.IsLive(id) && state_.index.at(id).resident(tier)) DropCopy(id, tier);
   }
@@ -158,7 +159,7 @@ void Residency::EraseIfGone(EntryId id) {
       state_.TenantOf(entry).pinned_bytes -= state_.SlotBytesOf(entry);
       state_.pins.erase(id);
     }
-    if (entry.children > 0 || entry.lease_count > 0) return;
+    if (entry.children > 0 || entry.in_use()) return;
     const EntryId parent = entry.parent;
     --state_.TenantOf(entry).stats.entries;
     state_.index.Erase(id);
@@ -166,9 +167,21 @@ void Residency::EraseIfGone(EntryId id) {
   }
 }
 
-bool Residency::Evictable(EntryId id) const {
+bool Residency::Evictable(EntryId id, TierKind tier) const {
+  const Entry& entry = state_.index.at(id);
+  if (!Movable(id)) return false;
+  if (entry.hold_count == 0) return true;
+  for (TierKind other : kAllTiers) {
+    if (other != tier && entry.resident(other)) return true;
+  }
+  return false;
+}
+
+bool Residency::Movable(EntryId id) const {
   const Entry& entry = state_.index.at(id);
   return entry.lease_count == 0 && !entry.pinned && !entry.writing && !entry.reading;
 }
+
+bool Residency::Removable(EntryId id) const { return Movable(id) && !state_.index.at(id).in_use(); }
 
 }  // namespace kvartal::engine

@@ -1,6 +1,8 @@
-// Which blocks have which copies, and which of them are candidates for eviction. The only code that changes an entry's
-// copies, touches it, or erases it. Confined to the engine loop. Invariant: a block is in its tenant's order of a tier
-// exactly when it is committed, has a copy there and no child has one.
+// Which blocks have which copies, and which of them are candidates for eviction. The only code that changes an
+// entry's copies, touches it, or erases it.
+// Confined to the engine loop.
+// Invariant: a block is in its tenant's order of a tier exactly when it is committed, has a copy there and no child
+// has one.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +39,13 @@ class Residency {
   // Erases the entry, and placeholders above it, when nothing is left of it. A no-op while something is.
   void EraseIfGone(EntryId id);
 
-  // May its copies be taken for space? Leased, pinned and moving blocks may not.
-  bool Evictable(EntryId id) const;
+  // May its copy in `tier` be taken for space? Not when the block is leased, pinned or moving, and not the last copy of
+  // a block that somebody holds.
+  bool Evictable(EntryId id, TierKind tier) const;
+  // May its copies change? Not while they are read in place, pinned or moving.
+  bool Movable(EntryId id) const;
+  // May the whole block go?
+  bool Removable(EntryId id) const;
 
  private:
   bool IsCandidate(const index::Entry& entry, TierKind tier) const;

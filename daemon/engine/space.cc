@@ -24,7 +24,9 @@ uint64_t Space::Room(const TenantState& tenant, TierKind tier) const {
 
 EntryId Space::Victim(TenantState& tenant, TierKind tier, uint64_t request) {
   return tenant.order(tier).Victim(
-      [&](EntryId id) { return residency_.Evictable(id) && (request == kNoRequest || state_.index.at(id).last_touch != request); },
+      [&](EntryId id) {
+        return residency_.Evictable(id, tier) && (request == kNoRequest || state_.index.at(id).last_touch != request);
+      },
       kVictimProbesMax);
 }
 
@@ -71,8 +73,11 @@ Space::Step Space::GrowDram(TenantState& tenant, uint32_t slot_bytes) {
 Space::Step Space::EvictDram(TenantState& tenant, uint64_t request, uint32_t wanted) {
   EntryId victim = Victim(tenant, TierKind::kDram, request);
   const bool others_block = victim.valid();
-  // A chain longer than the tenant's memory pushes its own blocks down a tier, but never out of the cache.
-  if (!others_block && state_.NvmeUsable(tenant)) victim = Victim(tenant, TierKind::kDram, kNoRequest);
+  // A chain longer than the tenant's memory pushes its own blocks, and held ones, down a tier, but never out of the
+  // cache.
+  if (!others_block && state_.NvmeUsable(tenant)) {
+    victim = tenant.order(TierKind::kDram).Victim([&](EntryId id) { return residency_.Movable(id); }, kVictimProbesMax);
+  }
   if (victim.valid()) {
     const bool copy_below = state_.index.at(victim).resident(TierKind::kNvme);
     if (!copy_below && state_.NvmeUsable(tenant)) {
@@ -138,7 +143,7 @@ Refusal Space::MakeEntryRoom(TenantState& tenant, uint64_t request) {
       const EntryId candidate = tenant.order(tier).Victim(
           [&](EntryId id) {
             const index::Entry& entry = state_.index.at(id);
-            return entry.children == 0 && entry.last_touch != request && residency_.Evictable(id);
+            return entry.children == 0 && entry.last_touch != request && residency_.Removable(id);
           },
           kVictimProbesMax);
       if (!candidate.valid()) continue;

@@ -84,7 +84,7 @@ class StorePath::Operation : public Waiter {
       case BlockState::kCommitted:
         if (!state_.FindTier(entry, state_.NowTick(), &tier)) {
           // Expired and not yet swept. What cannot be taken away now is not stored twice either.
-          if (!path_.residency_.Evictable(id)) return AddBusy(id), true;
+          if (!path_.residency_.Removable(id)) return AddBusy(id), true;
           path_.residency_.DropBlock(id);
           return false;
         }

@@ -137,7 +137,7 @@ void PrefixIndex::Erase(EntryId id) {
   Entry& entry = at(id);
   for (TierKind tier : kAllTiers) KV_CHECK(!entry.resident(tier));
   KV_CHECK(entry.children == 0);
-  KV_CHECK(entry.lease_count == 0);
+  KV_CHECK(!entry.in_use());
   KV_CHECK(!entry.writing && !entry.reading);
   if (entry.parent.valid()) {
     Entry& parent = at(entry.parent);

@@ -34,14 +34,16 @@ struct Entry {
   uint64_t last_touch = 0;         // number of the last request that touched it, per engine; orders LRU
   uint32_t last_access_tick = 0;   // engine ticks; TTL counts from here
   uint32_t first_commit_tick = 0;  // maxAge counts from here
-  uint16_t lease_count = 0;
+  uint16_t lease_count = 0;              // readers in place: no copy may be dropped
+  uint16_t hold_count = 0;               // readers to come: some copy has to stay
   BlockState state = BlockState::kGone;  // kGone, kReserved, kFilling or kCommitted
-  bool writing = false;                  // a copy to a lower tier is under way: its source may not be freed
-  bool reading = false;                  // a promotion is under way
   uint8_t frequency = 0;                 // touches, saturating: the eviction order's class input
-  bool pinned = false;                   // kept against eviction and TTL
-  bool durable = false;                  // its NVMe copy is written and its metadata is in the catalog
+  bool writing : 1 = false;              // a copy to a lower tier is under way: its source may not be freed
+  bool reading : 1 = false;              // a promotion is under way
+  bool pinned : 1 = false;               // kept against eviction and TTL
+  bool durable : 1 = false;              // its NVMe copy is written and its metadata is in the catalog
 
+  bool in_use() const { return lease_count > 0 || hold_count > 0; }
   TierCopy& copy(TierKind tier) { return copies[TierIndex(tier)]; }
   const TierCopy& copy(TierKind tier) const { return copies[TierIndex(tier)]; }
   bool resident(TierKind tier) const { return copies[TierIndex(tier)].slot.valid(); }

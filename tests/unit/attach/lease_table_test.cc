@@ -24,11 +24,11 @@ class LeaseTableTest : public ::testing::Test {
     table_.Append(lease, Places(first, count), now_ns);
     return lease->id;
   }
-  void GiveBack(std::span<const EntryId> blocks) {
-    for (EntryId id : blocks) given_back_.push_back(id.value());
+  void GiveBack(std::span<const engine::Hold> blocks) {
+    for (const engine::Hold block : blocks) given_back_.push_back(block.entry.value());
   }
   auto Sink() {
-    return [this](std::span<const EntryId> blocks) { GiveBack(blocks); };
+    return [this](std::span<const engine::Hold> blocks) { GiveBack(blocks); };
   }
 
   uint64_t serial_ = 0;
@@ -43,7 +43,7 @@ TEST_F(LeaseTableTest, ReleasesFromTheFrontAndPositionsStay) {
   Lease* lease = table_.Find(id);
   ASSERT_NE(lease, nullptr);
   EXPECT_EQ(lease->front, 2u);
-  EXPECT_EQ(lease->entries[2], EntryId(102)) << "position 2 is the same block as before";
+  EXPECT_EQ(lease->blocks[2].entry, EntryId(102)) << "position 2 is the same block as before";
   EXPECT_EQ(table_.leased_blocks(), 3u);
   table_.Release(lease, 0, Sink());
   EXPECT_EQ(given_back_.size(), 5u);

@@ -45,6 +45,12 @@ inline BlockKey KeyOf(uint64_t number) {
   return key;
 }
 
+inline std::vector<Hold> Holds(const std::vector<BlockPlace>& places) {
+  std::vector<Hold> holds;
+  for (const BlockPlace& place : places) holds.push_back(HoldOf(place));
+  return holds;
+}
+
 // Keys number, number + 1, ... as one chain.
 inline std::vector<BlockKey> Chain(uint64_t first, size_t count) {
   std::vector<BlockKey> keys;
@@ -174,12 +180,10 @@ class EngineTest : public ::testing::Test, public EngineObserver {
   uint32_t Matched(NamespaceId ns, const std::vector<BlockKey>& keys, std::vector<TierKind>* tiers = nullptr) {
     std::vector<BlockPlace> places;
     const LookupResult result = engine_->Lookup(ns, keys, 0, 0, &places);
-    std::vector<EntryId> entries;
     for (const BlockPlace& place : places) {
-      entries.push_back(place.entry);
       if (tiers != nullptr) tiers->push_back(place.tier);
     }
-    engine_->Release(entries);
+    engine_->Release(Holds(places));
     return result.matched;
   }
 
@@ -207,7 +211,8 @@ class EngineTest : public ::testing::Test, public EngineObserver {
         if (data[0] != wanted || data[kTestBlockBytes - 1] != wanted) ++loaded.wrong;
       }
     }
-    engine_->Release(entries);
+    if (answer.has_value()) engine_->Release(Holds(answer->places));
+    engine_->Release(Holds(places));
     Pump();
     return loaded;
   }

@@ -34,9 +34,7 @@ TEST_F(EvictionTest, LeasedBlocksAreNeverTaken) {
   for (size_t i = 0; i < places.size(); ++i) {
     EXPECT_EQ(*Data("a/p", places[i].arena_offset), std::byte{KeyOf(1 + i).bytes[0]});
   }
-  std::vector<EntryId> entries;
-  for (const BlockPlace& place : places) entries.push_back(place.entry);
-  engine_->Release(entries);
+  engine_->Release(Holds(places));
   EXPECT_EQ(Store("a/p", ns, Chain(100, 1)), 1u);
 }
 
@@ -46,9 +44,7 @@ TEST_F(EvictionTest, AGenerationTellsAReaderThatItsSlotWasTakenAway) {
   Store("a/p", ns, Chain(1, 16));
   std::vector<BlockPlace> places;
   engine_->Lookup(ns, Chain(1, 16), 0, 0, &places);
-  std::vector<EntryId> entries;
-  for (const BlockPlace& place : places) entries.push_back(place.entry);
-  engine_->Release(entries);
+  engine_->Release(Holds(places));
   Store("a/p", ns, Chain(100, 16));
   const device::Arena& arena = *dram_->arena(engine_->DomainOf(engine_->FindTenant("a/p")));
   for (const BlockPlace& place : places) {
@@ -63,9 +59,7 @@ TEST_F(EvictionTest, ARequestNeverEvictsWhatItTouchedItself) {
   std::vector<BlockPlace> places;
   const LookupResult hit = engine_->Lookup(ns, Chain(1, 40), 0, 0, &places);
   ASSERT_EQ(hit.matched, 8u);
-  std::vector<EntryId> entries;
-  for (const BlockPlace& place : places) entries.push_back(place.entry);
-  engine_->Release(entries);
+  engine_->Release(Holds(places));
   const BlockKey parent = KeyOf(8);
   const auto blocks = Reserve(kGroup, ns, Chain(9, 32), hit.request, &parent, 8);
   EXPECT_EQ(std::count_if(blocks.begin(), blocks.end(), [](auto& b) { return b.outcome == ReserveOutcome::kGranted; }),
@@ -93,14 +87,12 @@ TEST_F(EvictionTest, PinsHoldAndEnd) {
   Store("a/p", ns, Chain(1, 5));
   std::vector<BlockPlace> places;
   engine_->Lookup(ns, Chain(1, 5), 0, 0, &places);
-  std::vector<EntryId> entries;
-  for (const BlockPlace& place : places) entries.push_back(place.entry);
-  EXPECT_EQ(engine_->Pin(entries, clock_.WallMs() + 5000), Refusal::kTenantLimit)
+  std::vector<Hold> holds = Holds(places);
+  EXPECT_EQ(engine_->Pin(holds, clock_.WallMs() + 5000), Refusal::kTenantLimit)
       << "five blocks do not fit the guarantee";
-  entries.pop_back();
-  EXPECT_EQ(engine_->Pin(entries, clock_.WallMs() + 5000), Refusal::kNone);
-  entries.push_back(places.back().entry);
-  engine_->Release(entries);
+  holds.pop_back();
+  EXPECT_EQ(engine_->Pin(holds, clock_.WallMs() + 5000), Refusal::kNone);
+  engine_->Release(Holds(places));
   Store("a/p", ns, Chain(100, 16));
   EXPECT_EQ(Matched(ns, Chain(1, 5)), 4u);
   AdvanceMs(6000);
@@ -120,9 +112,7 @@ TEST_F(EvictionTest, ALoweredLimitDrainsWithoutBreakingALease) {
   AdvanceMs(500);
   EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).blocks, 64u);
   EXPECT_EQ(Reserve(kGroup, ns, Chain(100, 1))[0].reason, Refusal::kTenantLimit);
-  std::vector<EntryId> entries;
-  for (const BlockPlace& place : places) entries.push_back(place.entry);
-  engine_->Release(entries);
+  engine_->Release(Holds(places));
   AdvanceMs(500);
   EXPECT_LE(TierStatsOf("a/p", TierKind::kDram).charged_bytes, 4 * kMiB);
   engine_->CheckInvariants();
@@ -205,8 +195,6 @@ TEST_F(EvictionTest, HitsOfARandomTreeEqualTheNaiveLru) {
     std::vector<BlockPlace> places;
     const LookupResult found = engine_->Lookup(ns, keys, 0, 0, &places);
     ASSERT_EQ(found.matched, naive.Request(chain)) << "request " << request;
-    std::vector<EntryId> entries;
-    for (const BlockPlace& place : places) entries.push_back(place.entry);
     const size_t stored_up_to = std::min(keys.size(), kCapacity);
     if (found.matched < stored_up_to) {
       const std::vector<BlockKey> rest(keys.begin() + found.matched, keys.begin() + stored_up_to);
@@ -216,7 +204,7 @@ TEST_F(EvictionTest, HitsOfARandomTreeEqualTheNaiveLru) {
         ASSERT_EQ(engine_->Commit(kGroup, reserved.reservation, 0), CommitOutcome::kVisible);
       }
     }
-    engine_->Release(entries);
+    engine_->Release(Holds(places));
   }
   engine_->CheckInvariants();
 }

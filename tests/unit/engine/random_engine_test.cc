@@ -14,7 +14,7 @@ class RandomEngineTest : public EngineTest, public ::testing::WithParamInterface
     NamespaceId ns;
     std::string tenant;
     std::vector<BlockKey> keys;
-    std::vector<EntryId> entries;
+    std::vector<Hold> holds;
   };
   struct Unfinished {
     std::string tenant;
@@ -66,16 +66,19 @@ class RandomEngineTest : public EngineTest, public ::testing::WithParamInterface
     Held held{Open(AnyTenant()), "", AnyChain(), {}};
     held.tenant = tenant_of_ns_.at(held.ns.value());
     std::vector<BlockPlace> places;
+    std::vector<EntryId> entries;
     engine_->Lookup(held.ns, held.keys, 0, 0, &places);
     for (size_t i = 0; i < places.size(); ++i) {
-      held.entries.push_back(places[i].entry);
+      held.holds.push_back(HoldOf(places[i]));
+      entries.push_back(places[i].entry);
       if (places[i].tier == TierKind::kDram) CheckBytes(held.tenant, held.keys[i], places[i].arena_offset);
     }
-    if (held.entries.empty()) return;
+    if (held.holds.empty()) return;
     if (Random(2) == 0) {
-      engine_->Load(held.ns, held.entries, [this, held](CacheEngine::LoadResult result) {
+      engine_->Load(held.ns, entries, [this, held](CacheEngine::LoadResult result) {
         for (size_t i = 0; i < result.places.size(); ++i)
           CheckBytes(held.tenant, held.keys[i], result.places[i].arena_offset);
+        engine_->Release(Holds(result.places));
       });
     }
     held_.push_back(std::move(held));
@@ -84,7 +87,7 @@ class RandomEngineTest : public EngineTest, public ::testing::WithParamInterface
   void DoRelease() {
     if (held_.empty()) return;
     const size_t at = Random(held_.size());
-    engine_->Release(held_[at].entries);
+    engine_->Release(held_[at].holds);
     held_.erase(held_.begin() + at);
   }
 
@@ -170,7 +173,7 @@ TEST_P(RandomEngineTest, BooksBalanceAndBytesAreRight) {
   }
   memory_->Release();
   file_->Release();
-  for (const Held& held : held_) engine_->Release(held.entries);
+  for (const Held& held : held_) engine_->Release(held.holds);
   for (int group = 1; group <= 3; ++group) engine_->AbortGroup(GroupId(group));
   Pump();
   AdvanceMs(3000);

@@ -175,7 +175,7 @@ TEST(PrefixIndexDeathTest, EraseRefusesWhatIsInUse) {
   EXPECT_DEATH(index.Erase(leaf), "resident");
   index.ClearCopy(leaf, TierKind::kNvme);
   index.at(leaf).lease_count = 1;
-  EXPECT_DEATH(index.Erase(leaf), "lease_count");
+  EXPECT_DEATH(index.Erase(leaf), "in_use");
   index.at(leaf).lease_count = 0;
   index.at(leaf).writing = true;
   EXPECT_DEATH(index.Erase(leaf), "writing");
