@@ -2,6 +2,9 @@
 include(GoogleTest)
 
 add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror -fno-omit-frame-pointer -g1)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  add_compile_options(-Wno-restrict)  # false alarm on "literal" + std::string (GCC bug 105651)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   add_compile_options(-Wthread-safety)
 endif()
@@ -21,20 +24,20 @@ function(kvartal_library NAME)
   target_link_libraries(kvartal_${NAME} PUBLIC ${ARG_DEPS})
 endfunction()
 
-# kvartal_proto(NAME [GRPC] FILE x.proto): kvartal_NAME with the generated code; its warnings are not ours.
+# kvartal_proto(NAME [GRPC] FILE x.proto): kvartal_NAME with the code generated into the same place of the build tree, so it is
+# included as "<folder>/x.pb.h". Its warnings are not ours.
 function(kvartal_proto NAME)
   cmake_parse_arguments(ARG "GRPC" "FILE" "" ${ARGN})
   add_library(kvartal_${NAME} STATIC ${ARG_FILE})
   target_link_libraries(kvartal_${NAME} PUBLIC protobuf::libprotobuf)
   target_compile_options(kvartal_${NAME} PRIVATE -w)
-  protobuf_generate(TARGET kvartal_${NAME} LANGUAGE cpp IMPORT_DIRS ${CMAKE_SOURCE_DIR}
-    PROTOC_OUT_DIR ${CMAKE_BINARY_DIR})
+  protobuf_generate(TARGET kvartal_${NAME} LANGUAGE cpp PROTOC_OUT_DIR ${CMAKE_CURRENT_BINARY_DIR})
   if(ARG_GRPC)
     target_link_libraries(kvartal_${NAME} PUBLIC gRPC::grpc++)
-    protobuf_generate(TARGET kvartal_${NAME} LANGUAGE grpc IMPORT_DIRS ${CMAKE_SOURCE_DIR}
+    protobuf_generate(TARGET kvartal_${NAME} LANGUAGE grpc
       GENERATE_EXTENSIONS .grpc.pb.h .grpc.pb.cc
       PLUGIN "protoc-gen-grpc=$<TARGET_FILE:gRPC::grpc_cpp_plugin>"
-      PROTOC_OUT_DIR ${CMAKE_BINARY_DIR})
+      PROTOC_OUT_DIR ${CMAKE_CURRENT_BINARY_DIR})
   endif()
 endfunction()
 
