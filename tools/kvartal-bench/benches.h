@@ -1,0 +1,96 @@
+// The benchmarks, one file each: what they can be told and what they return. The keys of their reports are a contract;
+// docs/CLAIMS.md quotes them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "daemon/base/status.h"
+#include "tools/kvartal-bench/bench_daemon.h"
+#include "tools/kvartal-bench/report.h"
+
+namespace kvartal::bench {
+
+// Replays a trace through one client of one tenant and verifies every byte it loads.
+struct ReplayOptions {
+  std::string trace = "conversation";
+  uint64_t capacity_blocks = 0;  // 0: no limit
+  std::string eviction = "lru";
+  uint64_t block_kib = 4;
+  uint64_t requests = 0;     // 0: all
+  bool inject_flip = false;  // flips one bit of a stored block: the positive control of `wrong_bytes`
+};
+absl::StatusOr<Report> RunReplay(const Common& common, const ReplayOptions& options);
+
+// Lookup + Release of resident chains, against a bare echo of frames of the same sizes.
+struct LookupOptions {
+  uint32_t chain = 64;
+  uint32_t clients = 1;
+  uint64_t blocks = 1'000'000;
+  uint64_t block_kib = 4;
+  int rounds = 15;
+  uint32_t lookups_a_round = 2000;
+};
+absl::StatusOr<Report> RunLookup(const Common& common, const LookupOptions& options);
+
+// The prefix index alone, in this process.
+struct IndexOptions {
+  uint64_t entries = 10'000'000;
+  uint32_t chain = 64;
+  int rounds = 9;
+};
+absl::StatusOr<Report> RunIndex(const IndexOptions& options);
+
+// Stores and loads of mapped memory, against memcpy and reads of private memory.
+struct DramOptions {
+  uint64_t block_kib = 448;
+  uint32_t slots = 64;  // a Reserve and a Commit
+  uint64_t dram_mib = 2048;
+  int rounds = 15;
+  std::string huge_pages = "both";  // both | as-is: `both` sets shmem_enabled for a second run (root), and puts it back
+};
+absl::StatusOr<Report> RunDram(const Common& common, const DramOptions& options);
+
+// Write-through and loads of the NVMe tier, against fio on files of the same size.
+struct NvmeOptions {
+  std::vector<uint64_t> block_kib = {448, 2560};
+  uint64_t round_mib = 512;  // stored or loaded a round
+  int rounds = 5;
+  int io_threads = 8;
+};
+absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options);
+
+// A client with touched reservations is SIGKILLed.
+struct ReclaimOptions {
+  int runs = 50;
+  uint64_t reserve_mib = 1024;
+  uint64_t block_kib = 1024;
+};
+absl::StatusOr<Report> RunReclaim(const Common& common, const ReclaimOptions& options);
+
+// The daemon is ended under load and started again.
+struct RestartOptions {
+  bool kill = false;  // SIGKILL; else SIGTERM
+  int loops = 20;
+  uint64_t seed = 0;  // 0: from the clock; printed either way
+  uint64_t block_kib = 64;
+};
+absl::StatusOr<Report> RunRestart(const Common& common, const RestartOptions& options);
+
+// Memory of an idle daemon beyond the cache.
+struct FootprintOptions {
+  uint64_t dram_mib = 4096;
+  uint64_t nvme_mib = 4096;
+};
+absl::StatusOr<Report> RunFootprint(const Common& common, const FootprintOptions& options);
+
+// Three tenants, three processes, three uids, one real trace. Prints a table and what it shows.
+struct DemoOptions {
+  std::string trace = "conversation";
+  uint64_t requests = 0;  // 0: all
+  uint64_t block_kib = 64;
+};
+absl::StatusOr<Report> RunDemo(const Common& common, const DemoOptions& options);
+
+}  // namespace kvartal::bench

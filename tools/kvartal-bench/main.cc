@@ -1,0 +1,206 @@
+// kvartal-bench: every number of docs/CLAIMS.md and the demo. One subcommand a benchmark.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tools/kvartal-bench/benches.h"
+#include "tools/kvartal-bench/demo_client.h"
+#include "tools/kvartal-bench/interrupt.h"
+#include "tools/kvartal-bench/reclaim_victim.h"
+
+namespace kvartal::bench {
+namespace {
+
+// "inf" or a number of blocks; 0 stands for no limit.
+bool ParseCapacity(const std::string& text, uint64_t* blocks) {
+  if (text == "inf") {
+    *blocks = 0;
+    return true;
+  }
+  return CLI::detail::lexical_cast(text, *blocks) && *blocks != 0;
+}
+
+// The command line: owns every option struct, and runs the subcommand that was named.
+// Confined to main.
+class CommandLine {
+ public:
+  CommandLine() : app_("Measures kvartald and shows it at work; needs the kvartald binary beside it.") {
+    app_.require_subcommand(1);
+    app_.add_flag("--json", json_, "print one JSON object on the last line of stdout");
+    app_.add_option("--socket", common_.socket, "attach socket of a running daemon (default: start one)");
+    app_.add_option("--admin-socket", common_.admin_socket, "its admin socket (default: admin.sock beside it)");
+    app_.add_option("--dir", common_.folder, "where the temporary folder is made (default: $TMPDIR or /tmp)");
+    app_.add_option("--kvartald", common_.kvartald, "the daemon's binary (default: beside this one)");
+    app_.fallthrough();
+    AddReplay();
+    AddLookup();
+    AddMemory();
+    AddDisk();
+    AddDeaths();
+    AddDemo();
+    AddInner();
+  }
+
+  int Run(int argc, char** argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      return app_.exit(error);
+    }
+    const absl::StatusOr<Report> report = run_();
+    if (!report.ok()) {
+      std::fprintf(stderr, "kvartal-bench: %s\n", std::string(report.status().message()).c_str());
+      return 1;
+    }
+    if (silent_) return 0;
+    std::printf("%s", report->Table().c_str());
+    if (json_) std::printf("%s\n", report->Json().c_str());
+    return 0;
+  }
+
+ private:
+  using Run0 = std::function<absl::StatusOr<Report>()>;
+
+  CLI::App* Subcommand(const char* name, const char* what, Run0 run) {
+    CLI::App* const sub = app_.add_subcommand(name, what);
+    sub->callback([this, run = std::move(run)] { run_ = run; });
+    return sub;
+  }
+
+  void AddReplay() {
+    CLI::App* const sub = Subcommand("replay", "a real trace through one client; every loaded byte is verified",
+                                     [this] { return RunReplay(common_, replay_); });
+    sub->add_option("--trace", replay_.trace, "conversation | synthetic | path")->capture_default_str();
+    sub->add_option_function<std::string>(
+        "--capacity-blocks",
+        [this](const std::string& text) {
+          if (!ParseCapacity(text, &replay_.capacity_blocks))
+            throw CLI::ValidationError("--capacity-blocks: a number or inf");
+        },
+        "blocks the tenant may hold, or inf");
+    sub->add_option("--eviction", replay_.eviction, "eviction order of the daemon")->capture_default_str();
+    sub->add_option("--block-kib", replay_.block_kib)->check(CLI::Range(1, 32768))->capture_default_str();
+    sub->add_option("--requests", replay_.requests, "only the first N requests (0: all)");
+    sub->add_flag("--inject-flip", replay_.inject_flip, "flip one stored bit: wrong_bytes must not be 0");
+  }
+
+  void AddLookup() {
+    CLI::App* const lookup = Subcommand("lookup", "Lookup and Release of resident chains against a bare echo",
+                                        [this] { return RunLookup(common_, lookup_); });
+    lookup->add_option("--chain", lookup_.chain, "keys a lookup")->check(CLI::Range(1, 1024))->capture_default_str();
+    lookup->add_option("--clients", lookup_.clients, "sessions at once")
+        ->check(CLI::Range(1, 64))
+        ->capture_default_str();
+    lookup->add_option("--blocks", lookup_.blocks, "resident blocks")->capture_default_str();
+    lookup->add_option("--block-kib", lookup_.block_kib)->check(CLI::Range(4, 32768))->capture_default_str();
+    lookup->add_option("--rounds", lookup_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
+    CLI::App* const index =
+        Subcommand("index", "the prefix index alone, in this process", [this] { return RunIndex(index_); });
+    index->add_option("--entries", index_.entries)->capture_default_str();
+    index->add_option("--chain", index_.chain)->check(CLI::Range(1, 1024))->capture_default_str();
+  }
+
+  void AddMemory() {
+    CLI::App* const dram = Subcommand("dram", "stores and loads of mapped memory against memcpy and private reads",
+                                      [this] { return RunDram(common_, dram_); });
+    dram->add_option("--block-kib", dram_.block_kib)->check(CLI::Range(4, 32768))->capture_default_str();
+    dram->add_option("--slots", dram_.slots, "blocks a Reserve and a Commit")->capture_default_str();
+    dram->add_option("--dram-mib", dram_.dram_mib, "size of the tier")->capture_default_str();
+    dram->add_option("--rounds", dram_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
+    dram->add_option("--huge-pages", dram_.huge_pages,
+                     "both: a second run with shmem_enabled=advise, put back after (root)")
+        ->check(CLI::IsMember({"both", "as-is"}))
+        ->capture_default_str();
+    CLI::App* const footprint = Subcommand("footprint", "memory of an idle daemon beyond its cache",
+                                           [this] { return RunFootprint(common_, footprint_); });
+    footprint->add_option("--dram-mib", footprint_.dram_mib)->capture_default_str();
+    footprint->add_option("--nvme-mib", footprint_.nvme_mib, "0: none")->capture_default_str();
+  }
+
+  void AddDisk() {
+    CLI::App* const nvme = Subcommand("nvme", "write-through and loads of the NVMe tier against fio",
+                                      [this] { return RunNvme(common_, nvme_); });
+    nvme->add_option("--block-kib", nvme_.block_kib, "sizes, separated by commas")
+        ->delimiter(',')
+        ->check(CLI::Range(4, 32768))
+        ->capture_default_str();
+    nvme->add_option("--round-mib", nvme_.round_mib, "stored or loaded a round")->capture_default_str();
+    nvme->add_option("--rounds", nvme_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
+    nvme->add_option("--io-threads", nvme_.io_threads, "of the daemon, and fio's depth")
+        ->check(CLI::Range(1, 64))
+        ->capture_default_str();
+  }
+
+  void AddDeaths() {
+    CLI::App* const reclaim = Subcommand("reclaim", "a client with touched reservations is SIGKILLed",
+                                         [this] { return RunReclaim(common_, reclaim_); });
+    reclaim->add_option("--runs", reclaim_.runs)->check(CLI::Range(1, 10000))->capture_default_str();
+    reclaim->add_option("--reserve-mib", reclaim_.reserve_mib)->capture_default_str();
+    CLI::App* const restart = Subcommand("restart", "the daemon is ended under load and started again",
+                                         [this] { return RunRestart(common_, restart_); });
+    restart->add_flag("--kill", restart_.kill, "by SIGKILL (default: SIGTERM)");
+    restart->add_option("--loops", restart_.loops)->check(CLI::Range(1, 10000))->capture_default_str();
+    restart->add_option("--seed", restart_.seed, "0: from the clock; printed either way");
+  }
+
+  void AddDemo() {
+    CLI::App* const demo = Subcommand("demo", "three tenants, three processes, three uids, one real trace",
+                                      [this] { return RunDemo(common_, demo_); });
+    demo->add_option("--trace", demo_.trace)->capture_default_str();
+    demo->add_option("--requests", demo_.requests, "only the first N requests (0: all)");
+    demo->add_option("--block-kib", demo_.block_kib)->check(CLI::Range(4, 1024))->capture_default_str();
+  }
+
+  // Processes that a benchmark starts as copies of this binary; hidden from --help.
+  void AddInner() {
+    CLI::App* const victim = Inner("reclaim-victim", [this] { return RunReclaimVictim(victim_); });
+    victim->add_option("--blocks", victim_.blocks);
+    victim->add_option("--block-kib", victim_.block_kib);
+    victim->add_option("--run", victim_.run);
+    CLI::App* const tenant = Inner("demo-client", [this] { return RunDemoClient(common_.socket, demo_client_); });
+    tenant->add_option("--trace", demo_client_.trace);
+    tenant->add_option("--requests", demo_client_.requests);
+    tenant->add_option("--block-kib", demo_client_.block_kib);
+    tenant->add_option("--uid", demo_client_.uid);
+    tenant->add_option("--share-from", demo_client_.share_from);
+    tenant->add_option("--share-to", demo_client_.share_to);
+  }
+
+  CLI::App* Inner(const char* name, std::function<absl::Status()> run) {
+    CLI::App* const sub = Subcommand(name, "", [this, run = std::move(run)]() -> absl::StatusOr<Report> {
+      silent_ = true;
+      victim_.socket = common_.socket;
+      KV_RETURN_IF_ERROR(run());
+      return Report("");
+    });
+    sub->group("");
+    return sub;
+  }
+
+  CLI::App app_;
+  Common common_;
+  bool json_ = false;
+  bool silent_ = false;
+  Run0 run_;
+  ReplayOptions replay_;
+  LookupOptions lookup_;
+  IndexOptions index_;
+  DramOptions dram_;
+  NvmeOptions nvme_;
+  ReclaimOptions reclaim_;
+  RestartOptions restart_;
+  FootprintOptions footprint_;
+  DemoOptions demo_;
+  ReclaimVictimOptions victim_;
+  DemoClientOptions demo_client_;
+};
+
+}  // namespace
+}  // namespace kvartal::bench
+
+int main(int argc, char** argv) {
+  kvartal::bench::WatchInterrupts();
+  return kvartal::bench::CommandLine().Run(argc, argv);
+}

@@ -1,0 +1,200 @@
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/limits.h"
+#include "daemon/base/units.h"
+#include "tools/kvartal-bench/bench_client.h"
+#include "tools/kvartal-bench/bench_daemon.h"
+#include "tools/kvartal-bench/benches.h"
+#include "tools/kvartal-bench/block_bytes.h"
+#include "tools/kvartal-bench/fio_run.h"
+#include "tools/kvartal-bench/stats.h"
+
+namespace kvartal::bench {
+namespace {
+
+constexpr const char* kDigestName = "nvme";
+constexpr uint32_t kStoreBatch = 32;  // blocks a Reserve: the disk starts while the next are being filled
+constexpr uint32_t kPollMs = 200;
+constexpr int64_t kDurableTimeoutMs = 60'000;
+
+// One block size: a daemon whose data file was written through before, and a sibling of the same size for fio's writes.
+class NvmeRun {
+ public:
+  NvmeRun(const Common& common, const NvmeOptions& options, uint64_t block_kib)
+      : common_(common),
+        options_(options),
+        block_bytes_(block_kib * kKiB),
+        blocks_a_round_(std::max<uint64_t>(1, options.round_mib * kMiB / block_bytes_)),
+        file_bytes_(RoundUp((options.rounds + 1) * options.round_mib * kMiB * 5 / 4 + 512 * kMiB, kSegmentMaxBytes)) {}
+
+  absl::Status Start() {
+    DaemonSetup setup = OneTenant(RoundUp(options_.round_mib * kMiB * 3, kExtentAlignBytes), file_bytes_);
+    setup.nvme_threads = options_.io_threads;
+    KV_ASSIGN_OR_RETURN(daemon_, BenchDaemon::Prepare(common_, setup));
+    KV_RETURN_IF_ERROR(Prewrite(daemon_->nvme_file(), file_bytes_));
+    KV_RETURN_IF_ERROR(Prewrite(SiblingFile(), file_bytes_));
+    KV_RETURN_IF_ERROR(daemon_->Launch());
+    KV_RETURN_IF_ERROR(Attach());
+    return StoreRound().status();  // memory granted, segments made
+  }
+
+  // The same blocks on disk, next to no DRAM: every load is from NVMe.
+  absl::Status RestartForReads() {
+    client_.reset();
+    KV_RETURN_IF_ERROR(daemon_->Stop());
+    DaemonSetup setup = OneTenant(RoundUp(options_.round_mib * kMiB / 2, kExtentAlignBytes), file_bytes_);
+    setup.nvme_threads = options_.io_threads;
+    KV_RETURN_IF_ERROR(daemon_->Launch(setup));
+    KV_RETURN_IF_ERROR(daemon_->WaitRecovered());
+    KV_RETURN_IF_ERROR(Attach());
+    return LoadRound().status();
+  }
+
+  // Bytes a second from the first Reserve until the last block is durable.
+  absl::StatusOr<double> StoreRound() {
+    const std::vector<BlockKey> chain = ChainOf(stored_rounds_++);
+    KV_ASSIGN_OR_RETURN(const uint64_t durable_before, client_->Poll(0));
+    const SystemClock clock;
+    const int64_t start_ns = clock.MonotonicNs();
+    uint64_t stored = 0, request = 0;
+    for (size_t first = 0; first < chain.size(); first += kStoreBatch) {
+      const size_t last = std::min(chain.size(), first + kStoreBatch);
+      KV_ASSIGN_OR_RETURN(const Stored part, client_->Store(chain, first, last, request, [&](const Granted& slot) {
+        FillBlock(chain[slot.index], slot.bytes);
+      }));
+      if (part.refused != 0) return absl::ResourceExhaustedError(absl::StrCat("store refused: ", part.refusal));
+      stored += part.stored;
+    }
+    uint64_t durable = 0;
+    do {
+      KV_ASSIGN_OR_RETURN(durable, client_->Poll(kPollMs));
+      if (clock.MonotonicNs() - start_ns > kDurableTimeoutMs * 1'000'000) {
+        return absl::DeadlineExceededError(
+            absl::StrCat(durable - durable_before, " of ", stored, " blocks became durable"));
+      }
+    } while (durable - durable_before < stored);
+    return Rate(stored, clock.MonotonicNs() - start_ns);
+  }
+
+  // Bytes a second of Lookup, Load in windows, Release; then, untimed, nothing: bytes are compared as they come.
+  absl::StatusOr<double> LoadRound() {
+    const std::vector<BlockKey> chain = ChainOf(loaded_rounds_++ % stored_rounds_);
+    const SystemClock clock;
+    const int64_t start_ns = clock.MonotonicNs();
+    KV_ASSIGN_OR_RETURN(Found found, client_->Lookup(chain));
+    if (found.matched != chain.size()) {
+      return absl::InternalError(absl::StrCat(found.matched, " of ", chain.size(), " blocks found after the restart"));
+    }
+    for (uint32_t i = 0; i < found.matched; ++i) from_memory_ += found.lease.blocks()[i].tier != KV_TIER_NVME;
+    for (uint32_t first = 0; first < found.matched;) {
+      const client::Lease::Loaded loaded = found.lease.Load(first, found.matched - first, kDeadlineMs);
+      KV_RETURN_IF_ERROR(client_->StatusOf(loaded.status, "load"));
+      if (loaded.count == 0) return absl::InternalError("load brought nothing");
+      for (uint32_t i = first; i < first + loaded.count; ++i) CheckStamp(chain[i], found.lease.Shard(i, 0));
+      found.lease.ReleaseFront(loaded.count);
+      first += loaded.count;
+    }
+    return Rate(found.matched, clock.MonotonicNs() - start_ns);
+  }
+
+  absl::StatusOr<double> FioWrite() { return Fio(SiblingFile(), true); }
+  // The daemon's own file: what it wrote is what fio reads.
+  absl::StatusOr<double> FioRead() { return Fio(daemon_->nvme_file(), false); }
+
+  uint64_t from_memory() const { return from_memory_; }
+  uint64_t wrong() const { return wrong_; }
+
+ private:
+  std::string SiblingFile() const { return daemon_->folder() + "/ceiling.dat"; }
+
+  absl::Status Attach() {
+    const kv_layout layout{16, 1, static_cast<uint32_t>(block_bytes_)};
+    KV_ASSIGN_OR_RETURN(client_, BenchClient::Attach(daemon_->attach_socket(), kDigestName, layout));
+    return absl::OkStatus();
+  }
+
+  std::vector<BlockKey> ChainOf(uint64_t round) const {
+    std::vector<BlockKey> keys;
+    for (uint64_t i = 0; i < blocks_a_round_; ++i) keys.push_back(MakeKey(kDigestName, round * blocks_a_round_ + i));
+    return keys;
+  }
+
+  // The daemon verifies every byte it reads; one page here makes sure that it is the right block.
+  void CheckStamp(const BlockKey& key, const void* data) {
+    wrong_ += data == nullptr || WrongBytes(key, {static_cast<const std::byte*>(data), 4096}) != 0;
+  }
+
+  absl::StatusOr<double> Fio(const std::string& path, bool write) {
+    FioJob job;
+    job.path = path;
+    job.write = write;
+    job.io_bytes = block_bytes_ + kNvmeHeaderBytes;
+    job.total_bytes = blocks_a_round_ * job.io_bytes;
+    job.depth = options_.io_threads;
+    const uint64_t places = std::max<uint64_t>(1, file_bytes_ / job.total_bytes);
+    job.offset_bytes = RoundUp(fio_turn_++ % places * job.total_bytes, kSlotAlignBytes);
+    if (job.offset_bytes + job.total_bytes > file_bytes_) job.offset_bytes = 0;
+    return RunFio(job);
+  }
+
+  double Rate(uint64_t blocks, int64_t ns) const {
+    return static_cast<double>(blocks * (block_bytes_ + kNvmeHeaderBytes)) * 1e9 / static_cast<double>(ns);
+  }
+
+  const Common& common_;
+  const NvmeOptions& options_;
+  const uint64_t block_bytes_;
+  const uint64_t blocks_a_round_;
+  const uint64_t file_bytes_;
+  std::unique_ptr<BenchDaemon> daemon_;
+  std::unique_ptr<BenchClient> client_;
+  uint64_t stored_rounds_ = 0, loaded_rounds_ = 0, fio_turn_ = 0;
+  uint64_t from_memory_ = 0, wrong_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options) {
+  if (!common.socket.empty()) return absl::InvalidArgumentError("nvme restarts its daemon: it cannot use --socket");
+  Report report("nvme");
+  double write_ratio = 0, read_ratio = 0;
+  uint64_t wrong = 0, from_memory = 0;
+  for (size_t i = 0; i < options.block_kib.size(); ++i) {
+    NvmeRun run(common, options, options.block_kib[i]);
+    KV_RETURN_IF_ERROR(run.Start());
+    KV_ASSIGN_OR_RETURN(const RatioRounds write,
+                        Interleave(options.rounds, [&] { return run.StoreRound(); }, [&] { return run.FioWrite(); }));
+    KV_RETURN_IF_ERROR(run.RestartForReads());
+    KV_ASSIGN_OR_RETURN(const RatioRounds read,
+                        Interleave(options.rounds, [&] { return run.LoadRound(); }, [&] { return run.FioRead(); }));
+    const std::string suffix = absl::StrCat("_", options.block_kib[i]);
+    report.Add("write_ratio" + suffix, write.MedianRatio());
+    report.Add("read_ratio" + suffix, read.MedianRatio());
+    report.Add("write_gb_per_s" + suffix, Median(write.measured) / 1e9);
+    report.Add("fio_write_gb_per_s" + suffix, Median(write.ceiling) / 1e9);
+    report.Add("read_gb_per_s" + suffix, Median(read.measured) / 1e9);
+    report.Add("fio_read_gb_per_s" + suffix, Median(read.ceiling) / 1e9);
+    write_ratio = i == 0 ? write.MedianRatio() : std::min(write_ratio, write.MedianRatio());
+    read_ratio = i == 0 ? read.MedianRatio() : std::min(read_ratio, read.MedianRatio());
+    wrong += run.wrong();
+    from_memory += run.from_memory();
+  }
+  report.Add("write_ratio", write_ratio);
+  report.Add("read_ratio", read_ratio);
+  report.Add("io_threads", static_cast<uint64_t>(options.io_threads));
+  report.Add("blocks_not_from_nvme", from_memory);
+  report.Add("wrong", wrong);
+  report.Note(
+      "ratios: the smallest over the block sizes. fio reads the daemon's own file and writes a prewritten file of the "
+      "same size "
+      "beside it; I/O size is block + 4 KiB header, depth is the daemon's I/O threads");
+  return report;
+}
+
+}  // namespace kvartal::bench

@@ -1,0 +1,139 @@
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/units.h"
+#include "tools/kvartal-bench/bench_client.h"
+#include "tools/kvartal-bench/bench_daemon.h"
+#include "tools/kvartal-bench/benches.h"
+#include "tools/kvartal-bench/block_bytes.h"
+#include "tools/kvartal-bench/progress.h"
+#include "tools/kvartal-bench/trace.h"
+
+namespace kvartal::bench {
+namespace {
+
+constexpr uint64_t kDramSlackBytes = 256 * kMiB;  // partly filled extents
+
+struct Replayed {
+  uint64_t blocks_asked = 0;
+  uint64_t loaded_bytes = 0;
+  uint64_t wrong_bytes = 0;
+  Stored sum;
+};
+
+class TraceReplay {
+ public:
+  TraceReplay(BenchClient* client, const Trace* trace, const ReplayOptions& options)
+      : client_(client), trace_(trace), options_(options) {}
+
+  absl::Status Run() {
+    Progress progress(absl::StrCat("replay ", trace_->name), trace_->requests.size());
+    uint64_t done = 0;
+    for (const TraceRequest& request : trace_->requests) {
+      KV_RETURN_IF_ERROR(Serve(request));
+      progress.Update(++done);
+    }
+    return absl::OkStatus();
+  }
+  const Replayed& result() const { return result_; }
+
+ private:
+  // What a serving engine does for one prompt: look up the chain, read what is there, compute and store the rest.
+  absl::Status Serve(const TraceRequest& request) {
+    const std::vector<BlockKey> chain = trace_->Chain(request);
+    if (chain.empty()) return absl::OkStatus();
+    result_.blocks_asked += chain.size();
+    KV_ASSIGN_OR_RETURN(Found found, client_->Lookup(chain, request.input_tokens));
+    KV_RETURN_IF_ERROR(Verify(chain, found));
+    const size_t keep =
+        options_.capacity_blocks == 0 ? chain.size() : std::min<size_t>(chain.size(), options_.capacity_blocks);
+    KV_ASSIGN_OR_RETURN(const Stored stored,
+                        client_->Store(chain, found.matched, keep, found.request, [&](const Granted& slot) {
+                          FillBlock(chain[slot.index], slot.bytes);
+                          if (first_block_ == nullptr) first_block_ = slot.bytes.data();
+                        }));
+    result_.sum.stored += stored.stored;
+    result_.sum.existed += stored.existed;
+    result_.sum.refused += stored.refused;
+    if (stored.refused != 0) result_.sum.refusal = stored.refusal;
+    if (options_.inject_flip && !flipped_ && first_block_ != nullptr) {
+      first_block_[0] ^= std::byte{0x10};
+      flipped_ = true;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Verify(const std::vector<BlockKey>& chain, const Found& found) {
+    for (uint32_t i = 0; i < found.matched; ++i) {
+      const void* const data = found.lease.blocks()[i].data;
+      if (data == nullptr) return absl::InternalError(absl::StrCat("block ", i, " of a lookup is not in memory"));
+      result_.loaded_bytes += client_->block_bytes();
+      result_.wrong_bytes += WrongBytes(chain[i], {static_cast<const std::byte*>(data), client_->block_bytes()});
+    }
+    return absl::OkStatus();
+  }
+
+  BenchClient* const client_;
+  const Trace* const trace_;
+  const ReplayOptions& options_;
+  Replayed result_;
+  std::byte* first_block_ = nullptr;
+  bool flipped_ = false;
+};
+
+DaemonSetup SetupFor(const Trace& trace, const ReplayOptions& options) {
+  const uint64_t unique = trace.UniqueBlocks();
+  const uint64_t blocks = options.capacity_blocks == 0 ? unique : std::min(unique, options.capacity_blocks);
+  const uint64_t bytes = RoundUp(blocks * options.block_kib * kKiB * 11 / 10 + kDramSlackBytes, kExtentAlignBytes);
+  DaemonSetup setup = OneTenant(bytes);
+  setup.eviction = options.eviction;
+  if (options.capacity_blocks != 0) setup.tenants[0].entries_max = options.capacity_blocks;
+  return setup;
+}
+
+double RatioOf(uint64_t part, uint64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+}  // namespace
+
+absl::StatusOr<Report> RunReplay(const Common& common, const ReplayOptions& options) {
+  KV_ASSIGN_OR_RETURN(const Trace trace, LoadTrace(options.trace, options.requests));
+  KV_ASSIGN_OR_RETURN(const std::unique_ptr<BenchDaemon> daemon, BenchDaemon::Start(common, SetupFor(trace, options)));
+  const kv_layout layout{kTraceBlockTokens, 1, static_cast<uint32_t>(options.block_kib * kKiB)};
+  KV_ASSIGN_OR_RETURN(const std::unique_ptr<BenchClient> client,
+                      BenchClient::Attach(daemon->attach_socket(), "replay/" + trace.name, layout));
+  KV_ASSIGN_OR_RETURN(const admin::v1::Tenant before, daemon->admin().GetTenant(client->tenant()));
+  TraceReplay replay(client.get(), &trace, options);
+  const SystemClock clock;
+  const int64_t start_ns = clock.MonotonicNs();
+  KV_RETURN_IF_ERROR(replay.Run());
+  const double seconds = static_cast<double>(clock.MonotonicNs() - start_ns) / 1e9;
+  KV_ASSIGN_OR_RETURN(const admin::v1::Tenant after, daemon->admin().GetTenant(client->tenant()));
+
+  Report report("replay");
+  report.Add("trace", trace.name);
+  report.Add("capacity_blocks",
+             options.capacity_blocks == 0 ? std::string("inf") : absl::StrCat(options.capacity_blocks));
+  report.Add("requests", trace.requests.size());
+  report.Add("block_hit",
+             RatioOf(after.blocks_hit() - before.blocks_hit(), after.blocks_asked() - before.blocks_asked()));
+  report.Add("token_hit",
+             RatioOf(after.tokens_hit() - before.tokens_hit(), after.tokens_asked() - before.tokens_asked()));
+  report.Add("loaded_bytes", replay.result().loaded_bytes);
+  report.Add("wrong_bytes", replay.result().wrong_bytes);
+  report.Add("stored_blocks", after.blocks_stored() - before.blocks_stored());
+  report.Add("evictions", TierOf(after, "dram").evictions() - TierOf(before, "dram").evictions());
+  report.Add("refusals", replay.result().sum.refused);
+  report.Add("seconds", seconds);
+  if (replay.result().sum.refused != 0) report.Note("last refusal: " + replay.result().sum.refusal);
+  report.Note(absl::StrCat(replay.result().blocks_asked, " block accesses; hit rates are the daemon's own counters"));
+  return report;
+}
+
+}  // namespace kvartal::bench
