@@ -68,8 +68,8 @@ std::span<const std::byte> BytesOf(const rocksdb::Slice& slice) {
   return {reinterpret_cast<const std::byte*>(slice.data()), slice.size()};
 }
 
-// The packaged RocksDB asserts that it never appends to its own LOG file after a failed append, so a full disk would end the process:
-// it gets no such file. What it has to say goes where our lines go.
+// The packaged RocksDB asserts that it never appends to its own LOG file after a failed append, so a full disk would
+// end the process: it gets no such file. What it has to say goes where our lines go.
 class LogLines : public rocksdb::Logger {
  public:
   LogLines() : rocksdb::Logger(rocksdb::InfoLogLevel::WARN_LEVEL) {}

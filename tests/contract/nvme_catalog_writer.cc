@@ -1,5 +1,5 @@
-// The other process of nvme_catalog_contract_test: puts records 1, 2, 3, ... into the catalog at argv[1], for ever, and writes the
-// number of each acknowledged one to the pipe argv[2]. It is killed.
+// The other process of nvme_catalog_contract_test: puts records 1, 2, 3, ... into the catalog at argv[1], for ever, and
+// writes the number of each acknowledged one to the pipe argv[2]. It is killed.
 #include <unistd.h>
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Any bytes as a page of the NVMe file or a record of its catalog: decoding never fails a check, and what is accepted encodes to the
-// very same page again. The checksum would stop nearly every input, so each is also tried with a right one.
+// Any bytes as a page of the NVMe file or a record of its catalog: decoding never fails a check, and what is accepted
+// encodes to the very same fields again. The checksum would stop nearly every input, so each is also tried with a right
+// one.
 #include <xxhash.h>
 
 #include <algorithm>
@@ -25,7 +26,7 @@ void Seal(Page* page, uint64_t seed) {
   std::memcpy(page->data() + kNvmeHeaderBytes - 8, &checksum, sizeof(checksum));
 }
 
-// The bytes of a page that a decoder reads come back; those it ignores are zero after encoding, so only decoded values are compared.
+// Only fields are compared: bytes that a decoder ignores are zero after encoding.
 void TryPage(const Page& page) {
   Page again;
   if (const auto superblock = DecodeSuperblock(page); superblock.ok()) {
