@@ -1,5 +1,5 @@
-// Any bytes as one packet of a client: a verb with bounded arguments, or a named reason, never a crash. One codec takes every
-// input, as it does in the daemon, so that what one packet leaves behind meets the next.
+// Any bytes as one packet of a client: a verb with bounded arguments, or a named reason, never a crash.
+// One codec takes every input, as it does in the daemon: what one packet leaves behind meets the next.
 #include <cstddef>
 #include <cstdint>
 #include <span>

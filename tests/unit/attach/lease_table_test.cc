@@ -120,90 +120,91 @@ TEST_F(LeaseTableTest, HoldsNoMoreThanItsLimits) {
 }
 
 // Any order of calls against a plain model: every block comes back exactly once, and only when it should.
-TEST_F(LeaseTableTest, AnyOrderOfCallsAgreesWithAModel) {
-  for (uint32_t seed = 1; seed <= 20; ++seed) {
-    std::mt19937 random(seed);
-    given_back_.clear();
-    struct Model {
-      std::vector<uint32_t> left;
-      int64_t expires_ns;
-    };
-    std::map<uint64_t, Model> model;
-    uint32_t next_block = 0;
-    uint32_t expected_back = 0;
-    int64_t now_ns = 0;
-    auto any = [&]() -> uint64_t {
-      if (model.empty()) return 0;
-      return std::next(model.begin(), static_cast<int>(random() % model.size()))->first;
-    };
-    for (int step = 0; step < 2000; ++step) {
-      now_ns += random() % 300;
-      switch (random() % 5) {
-        case 0: {
-          const uint32_t count = 1 + random() % 6;
-          const LeaseId id = Make(next_block, count, now_ns);
-          Model& made = model[id.value()];
-          for (uint32_t i = 0; i < count; ++i) made.left.push_back(next_block + i);
-          made.expires_ns = now_ns + kLeaseNs;
-          next_block += count;
-          break;
-        }
-        case 1: {
-          const uint64_t id = any();
-          if (id == 0) break;
-          table_.Append(table_.Find(LeaseId(id)), Places(next_block, 1), now_ns);
-          model[id].left.push_back(next_block++);
-          model[id].expires_ns = now_ns + kLeaseNs;
-          break;
-        }
-        case 2: {
-          const uint64_t id = any();
-          if (id == 0) break;
-          const uint32_t count = random() % 4;
-          std::vector<uint32_t>& left = model[id].left;
-          const size_t taken = count == 0 ? left.size() : std::min<size_t>(count, left.size());
-          given_back_.clear();
-          table_.Release(table_.Find(LeaseId(id)), count, Sink());
-          EXPECT_EQ(given_back_, std::vector<uint32_t>(left.begin(), left.begin() + static_cast<ptrdiff_t>(taken)));
-          left.erase(left.begin(), left.begin() + static_cast<ptrdiff_t>(taken));
-          expected_back += static_cast<uint32_t>(taken);
-          if (left.empty()) model.erase(id);
-          break;
-        }
-        case 3: {
-          const uint64_t id = any();
-          if (id == 0) break;
-          table_.Renew(table_.Find(LeaseId(id)), now_ns);
-          model[id].expires_ns = now_ns + kLeaseNs;
-          break;
-        }
-        case 4: {
-          given_back_.clear();
-          table_.Expire(now_ns, UINT32_MAX, Sink());
-          std::vector<uint32_t> expected;
-          for (auto it = model.begin(); it != model.end();) {
-            if (it->second.expires_ns > now_ns) {
-              ++it;
-              continue;
-            }
-            expected.insert(expected.end(), it->second.left.begin(), it->second.left.end());
-            it = model.erase(it);
-          }
-          std::sort(given_back_.begin(), given_back_.end());
-          std::sort(expected.begin(), expected.end());
-          EXPECT_EQ(given_back_, expected) << "seed " << seed << " step " << step;
-          expected_back += static_cast<uint32_t>(expected.size());
-          break;
-        }
-      }
-      EXPECT_EQ(table_.leases(), model.size());
-      EXPECT_EQ(table_.leased_blocks(), next_block - expected_back);
-      if (HasFailure()) return;
-    }
-    given_back_.clear();
-    table_.ReleaseAll(Sink());
-    EXPECT_EQ(given_back_.size(), next_block - expected_back);
+class LeaseModelTest : public LeaseTableTest {
+ protected:
+  struct Model {
+    std::vector<uint32_t> left;
+    int64_t expires_ns = 0;
+  };
+
+  uint64_t Any() {
+    if (model_.empty()) return 0;
+    return std::next(model_.begin(), static_cast<int>(random_() % model_.size()))->first;
   }
+  void DoCreate() {
+    const uint32_t count = 1 + random_() % 6;
+    Model& made = model_[Make(next_block_, count, now_ns_).value()];
+    for (uint32_t i = 0; i < count; ++i) made.left.push_back(next_block_++);
+    made.expires_ns = now_ns_ + kLeaseNs;
+  }
+  void DoAppend(uint64_t id) {
+    table_.Append(table_.Find(LeaseId(id)), Places(next_block_, 1), now_ns_);
+    model_[id].left.push_back(next_block_++);
+    model_[id].expires_ns = now_ns_ + kLeaseNs;
+  }
+  void DoRelease(uint64_t id) {
+    const uint32_t count = random_() % 4;
+    std::vector<uint32_t>& left = model_[id].left;
+    const auto taken = static_cast<ptrdiff_t>(count == 0 ? left.size() : std::min<size_t>(count, left.size()));
+    table_.Release(table_.Find(LeaseId(id)), count, Sink());
+    EXPECT_EQ(given_back_, std::vector<uint32_t>(left.begin(), left.begin() + taken));
+    left.erase(left.begin(), left.begin() + taken);
+    back_ += static_cast<uint32_t>(taken);
+    if (left.empty()) model_.erase(id);
+  }
+  void DoRenew(uint64_t id) {
+    table_.Renew(table_.Find(LeaseId(id)), now_ns_);
+    model_[id].expires_ns = now_ns_ + kLeaseNs;
+  }
+  void DoExpire() {
+    table_.Expire(now_ns_, UINT32_MAX, Sink());
+    std::vector<uint32_t> expected;
+    for (auto it = model_.begin(); it != model_.end();) {
+      if (it->second.expires_ns > now_ns_) {
+        ++it;
+        continue;
+      }
+      expected.insert(expected.end(), it->second.left.begin(), it->second.left.end());
+      it = model_.erase(it);
+    }
+    std::sort(given_back_.begin(), given_back_.end());
+    std::sort(expected.begin(), expected.end());
+    EXPECT_EQ(given_back_, expected);
+    back_ += static_cast<uint32_t>(expected.size());
+  }
+  void DoAny() {
+    given_back_.clear();
+    now_ns_ += random_() % 300;
+    const uint32_t verb = random_() % 5;
+    if (verb == 0) return DoCreate();
+    if (verb == 1) return DoExpire();
+    const uint64_t id = Any();
+    if (id == 0) return;
+    if (verb == 2) return DoAppend(id);
+    if (verb == 3) return DoRelease(id);
+    DoRenew(id);
+  }
+
+  std::mt19937 random_;
+  std::map<uint64_t, Model> model_;
+  uint32_t next_block_ = 0;
+  uint32_t back_ = 0;
+  int64_t now_ns_ = 0;
+};
+
+TEST_F(LeaseModelTest, AnyOrderOfCallsAgreesWithAModel) {
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(seed);
+    random_.seed(seed);
+    for (int step = 0; step < 2000 && !HasFailure(); ++step) {
+      DoAny();
+      EXPECT_EQ(table_.leases(), model_.size());
+      EXPECT_EQ(table_.leased_blocks(), next_block_ - back_);
+    }
+  }
+  given_back_.clear();
+  table_.ReleaseAll(Sink());
+  EXPECT_EQ(given_back_.size(), next_block_ - back_);
 }
 
 }  // namespace
