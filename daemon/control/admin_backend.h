@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,7 +43,9 @@ struct NodeView {
   uint64_t rss_bytes = 0;
   uint64_t policy_age_ms = 0;
   std::string policy_error;
+  uint32_t policy_tenants = 0;
   engine::EngineStats engine;
+  std::set<std::string> removed_tenants;  // of those in `engine`: no longer in the policy
   std::array<TierView, kTierCount> tiers;
   std::vector<SessionView> sessions;
   std::map<std::string, uint64_t> attach_denials;  // by reason

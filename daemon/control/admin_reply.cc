@@ -49,7 +49,7 @@ void FillStatus(const NodeView& view, pb::StatusReply* reply) {
   reply->set_policy_version(engine.policy_version);
   reply->set_policy_age_ms(view.policy_age_ms);
   reply->set_policy_error(view.policy_error);
-  reply->set_tenants(static_cast<uint32_t>(engine.tenants.size()));
+  reply->set_tenants(view.policy_tenants);
   reply->set_sessions(static_cast<uint32_t>(view.sessions.size()));
   reply->set_entries(engine.entries);
   reply->set_index_bytes(engine.index_bytes);
@@ -77,6 +77,7 @@ void FillTenants(const NodeView& view, pb::ListTenantsReply* reply) {
   for (const engine::TenantStats& stats : view.engine.tenants) {
     pb::Tenant* out = reply->add_tenants();
     out->set_name(stats.name);
+    out->set_removed(view.removed_tenants.count(stats.name) > 0);
     out->set_sessions(sessions[stats.name]);
     out->set_entries(stats.entries);
     out->set_lookups(stats.lookups);

@@ -1,5 +1,6 @@
 #include "daemon/process/node_report.h"
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <utility>
@@ -38,6 +39,18 @@ std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const 
   return tiers;
 }
 
+// The engine remembers every tenant it ever had. One that is gone from the policy is shown while it still holds bytes.
+engine::EngineStats ShownStats(const NodeParts& parts) {
+  engine::EngineStats stats = parts.engine->stats();
+  const auto is_history = [&](const engine::TenantStats& tenant) {
+    if (parts.policy->table()->FindByName(tenant.name) != nullptr) return false;
+    return std::all_of(tenant.tiers.begin(), tenant.tiers.end(),
+                       [](const engine::TenantTierStats& tier) { return tier.charged_bytes == 0; });
+  };
+  stats.tenants.erase(std::remove_if(stats.tenants.begin(), stats.tenants.end(), is_history), stats.tenants.end());
+  return stats;
+}
+
 }  // namespace
 
 uint64_t OwnResidentBytes() {
@@ -56,7 +69,11 @@ control::NodeView ViewOf(const NodeParts& parts) {
   view.rss_bytes = OwnResidentBytes();
   view.policy_age_ms = parts.policy->age_ms();
   view.policy_error = parts.policy->last_error();
-  view.engine = parts.engine->stats();
+  view.policy_tenants = static_cast<uint32_t>(parts.policy->table()->tenants().size());
+  view.engine = ShownStats(parts);
+  for (const engine::TenantStats& tenant : view.engine.tenants) {
+    if (parts.policy->table()->FindByName(tenant.name) == nullptr) view.removed_tenants.insert(tenant.name);
+  }
   view.tiers = TiersOf(parts, view.engine);
   attach::AttachStats attach = parts.attach->stats();
   for (attach::SessionInfo& session : attach.session_list) {
@@ -88,7 +105,7 @@ control::NodeView ViewOf(const NodeParts& parts) {
 
 telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {
   telemetry::NodeMetrics metrics;
-  metrics.engine = parts.engine->stats();
+  metrics.engine = ShownStats(parts);
   metrics.attach = parts.attach->stats();
   const std::array<control::TierView, kTierCount> tiers = TiersOf(parts, metrics.engine);
   for (size_t i = 0; i < kTierCount; ++i) {

@@ -206,7 +206,7 @@ TEST(KvartalctlAlone, DoctorBeforeTheFirstStartWarnsButDoesNotFail) {
 
 TEST(KvartalctlAlone, DoctorFailsOnADiskThatCannotHoldTheFile) {
   DaemonOptions options;
-  options.nvme_size = "64Ti";
+  options.nvme_size = "15Ti";
   DaemonProcess unused(options);
   const CommandResult doctor = RunCommand({"kvartalctl", "doctor", "--config", unused.config_path()});
   EXPECT_EQ(doctor.exit_code, 1);

@@ -211,10 +211,12 @@ TEST_F(NvmeOfflineTest, AFileOfAnotherVersion) {
   ASSERT_TRUE(daemon_.Start().ok()) << daemon_.log();
   daemon_.Signal(SIGTERM);
   daemon_.WaitForEnd();
-  // The version stands in the superblock right after the magic, little-endian (docs/ON_DISK_FORMAT.md).
+  // The version stands right after the magic of both superblocks, little-endian (docs/ON_DISK_FORMAT.md).
   std::fstream file(daemon_.nvme_path(), std::ios::in | std::ios::out | std::ios::binary);
-  file.seekp(8);
-  file.write("\x63\0\0\0", 4);
+  for (int copy = 0; copy < 2; ++copy) {
+    file.seekp(copy * 4096 + 8);
+    file.write("\x63\0\0\0", 4);
+  }
   file.close();
   ExpectOffline("version");
 }

@@ -42,7 +42,8 @@ void PrintTenantsTable(const pb::ListTenantsReply& reply) {
   Table table({"TENANT", "SESSIONS", "DRAM", "NVME", "BLOCKS", "BLOCK HITS", "TOKEN HITS", "STORED", "LOADED",
                "EVICTED", "EXPIRED", "REFUSED"});
   for (const pb::Tenant& tenant : reply.tenants()) {
-    table.Add({tenant.name(), HumanCount(tenant.sessions()), UsedOf(tenant, "dram"), UsedOf(tenant, "nvme"),
+    table.Add({tenant.removed() ? absl::StrCat(tenant.name(), " (removed)") : tenant.name(),
+               HumanCount(tenant.sessions()), UsedOf(tenant, "dram"), UsedOf(tenant, "nvme"),
                HumanCount(tenant.entries()), HumanShare(tenant.blocks_hit(), tenant.blocks_asked()),
                HumanShare(tenant.tokens_hit(), tenant.tokens_asked()), HumanCount(tenant.blocks_stored()),
                HumanCount(tenant.blocks_loaded()), HumanCount(SumOf(tenant, &pb::TenantTier::evictions)),

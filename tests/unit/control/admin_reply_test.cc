@@ -9,6 +9,8 @@ namespace pb = admin::v1;
 
 NodeView ViewOfTwoTenants() {
   NodeView view;
+  view.policy_tenants = 1;
+  view.removed_tenants = {"red/a"};
   view.engine.tenants.resize(2);
   view.engine.tenants[0].name = "red/a";
   view.engine.tenants[1].name = "blue/b";
@@ -41,7 +43,7 @@ TEST(FillStatus, TellsEveryTierWithItsHealthAndNote) {
   EXPECT_TRUE(reply.tiers(2).present());
   EXPECT_FALSE(reply.tiers(2).healthy());
   EXPECT_EQ(reply.tiers(2).note(), "offline: disk full");
-  EXPECT_EQ(reply.tenants(), 2u);
+  EXPECT_EQ(reply.tenants(), 1u);
   EXPECT_EQ(reply.sessions(), 2u);
 }
 
@@ -54,6 +56,8 @@ TEST(FillTenants, CountsSessionsATenantAndLeavesZeroRefusalsOut) {
   pb::ListTenantsReply reply;
   FillTenants(view, &reply);
   ASSERT_EQ(reply.tenants_size(), 2);
+  EXPECT_TRUE(reply.tenants(0).removed());
+  EXPECT_FALSE(reply.tenants(1).removed());
   EXPECT_EQ(reply.tenants(0).sessions(), 0u);
   EXPECT_EQ(reply.tenants(1).sessions(), 2u);
   EXPECT_EQ(reply.tenants(1).blocks_hit(), 11u);

@@ -1,0 +1,74 @@
+#include "tools/kvartalctl/doctor_checks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "daemon/base/units.h"
+
+namespace kvartal::ctl {
+namespace {
+
+using ::testing::HasSubstr;
+using Level = Finding::Level;
+
+TEST(CheckKernel, TooOldFailsOldWarnsNewIsFine) {
+  EXPECT_EQ(CheckKernel("5.10.0-28-amd64").level, Level::kFail);
+  EXPECT_EQ(CheckKernel("5.14.0").level, Level::kWarn);
+  EXPECT_EQ(CheckKernel("6.1.0-18-amd64").level, Level::kWarn);
+  EXPECT_EQ(CheckKernel("6.5.0").level, Level::kOk);
+  EXPECT_EQ(CheckKernel("10.0").level, Level::kOk);
+  EXPECT_EQ(CheckKernel("nonsense").level, Level::kWarn);
+}
+
+TEST(CheckHugePages, NeverAndDenyCarryTheCommandThatHelps) {
+  EXPECT_EQ(CheckHugePages("always within_size [advise] never deny force\n").level, Level::kOk);
+  for (const char* off :
+       {"always within_size advise [never] deny force\n", "always within_size advise never [deny] force\n"}) {
+    const Finding finding = CheckHugePages(off);
+    EXPECT_EQ(finding.level, Level::kWarn);
+    EXPECT_THAT(finding.fix, HasSubstr("echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"));
+  }
+  EXPECT_EQ(CheckHugePages("").level, Level::kWarn);
+}
+
+TEST(CheckDescriptors, AShellsHardLimitIsTooLittleForEverySession) {
+  EXPECT_EQ(CheckDescriptors(4096).level, Level::kWarn);
+  EXPECT_THAT(CheckDescriptors(4096).fix, HasSubstr("LimitNOFILE="));
+  EXPECT_EQ(CheckDescriptors(524288).level, Level::kOk);
+}
+
+TEST(CheckMemory, MoreThanTheMachineHasFails) {
+  EXPECT_EQ(CheckMemory(100 * kGiB, 64 * kGiB, 60 * kGiB).level, Level::kFail);
+  EXPECT_EQ(CheckMemory(62 * kGiB, 64 * kGiB, 63 * kGiB).level, Level::kWarn);
+  EXPECT_EQ(CheckMemory(32 * kGiB, 64 * kGiB, 16 * kGiB).level, Level::kWarn);
+  EXPECT_EQ(CheckMemory(32 * kGiB, 64 * kGiB, 60 * kGiB).level, Level::kOk);
+}
+
+TEST(CheckStatus, ASickTierFailsAndAnAbsentOneIsNotMentioned) {
+  admin::v1::StatusReply status;
+  admin::v1::Tier* hbm = status.add_tiers();
+  hbm->set_name("hbm");
+  admin::v1::Tier* nvme = status.add_tiers();
+  nvme->set_name("nvme");
+  nvme->set_present(true);
+  nvme->set_note("offline: disk full");
+  status.set_bugs(2);
+  const std::vector<Finding> findings = CheckStatus(status);
+  ASSERT_EQ(findings.size(), 3u);
+  EXPECT_EQ(findings[0].name, "daemon");
+  EXPECT_EQ(findings[1].name, "tier nvme");
+  EXPECT_EQ(findings[1].level, Level::kFail);
+  EXPECT_THAT(findings[1].detail, HasSubstr("disk full"));
+  EXPECT_EQ(findings[2].name, "bugs");
+}
+
+TEST(CheckDiskSpace, AFolderThatIsNotThereFails) {
+  config::NvmeConfig nvme;
+  nvme.path = "/nonexistent/kvartal/nvme.dat";
+  nvme.size_bytes = kGiB;
+  EXPECT_EQ(CheckDiskSpace(nvme).level, Level::kFail);
+  EXPECT_EQ(CheckDirectIo(nvme).level, Level::kFail);
+}
+
+}  // namespace
+}  // namespace kvartal::ctl
