@@ -78,8 +78,8 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
 }
 
 void LoadOperation::LeaseInPlace(size_t position) {
-  path_.Keep({entries_[position], true});
-  in_place_[position] = true;
+  in_place_[position] = path_.TryKeep({entries_[position], true});
+  if (!in_place_[position] && reason_ == Refusal::kNone) reason_ = Refusal::kGroupLimit;
 }
 
 void LoadOperation::AnswerIfEnded() {

@@ -16,12 +16,15 @@ namespace kvartal::engine {
 
 class LoadOperation {
  public:
-  LoadOperation(LoadPath* path, TenantState* tenant, std::vector<EntryId> entries, CacheEngine::LoadDone done)
+  // `cut_short`: why `entries` is less than was asked for, or kNone.
+  LoadOperation(LoadPath* path, TenantState* tenant, std::vector<EntryId> entries, policy::Refusal cut_short,
+                CacheEngine::LoadDone done)
       : path_(*path),
         tenant_(*tenant),
         entries_(std::move(entries)),
         done_(std::move(done)),
-        in_place_(entries_.size()) {}
+        in_place_(entries_.size()),
+        reason_(cut_short) {}
 
   // Goes as far as it can; parks itself with the tenant when it has to wait.
   static void Start(std::shared_ptr<LoadOperation> self);
@@ -44,7 +47,7 @@ class LoadOperation {
   uint32_t reading_ = 0;        // reads it waits for
   bool submitted_ = false;      // nothing more will be started
   bool answered_ = false;
-  policy::Refusal reason_ = policy::Refusal::kNone;
+  policy::Refusal reason_;  // why it brings less than was asked
 };
 
 }  // namespace kvartal::engine

@@ -18,12 +18,13 @@ BlockPlace LoadPath::PlaceInDram(EntryId id) const {
   return {id, TierKind::kDram, state_.devices.dram->GenerationOf(domain, slot), tier::DramTier::OffsetOf(slot)};
 }
 
-void LoadPath::Keep(Hold hold) {
+bool LoadPath::TryKeep(Hold hold) {
   Entry& entry = state_.index.at(hold.entry);
   uint16_t& count = hold.in_place ? entry.lease_count : entry.hold_count;
-  KV_CHECK(count < kHoldsPerBlockMax);
+  if (count == kHoldsPerBlockMax) return false;
   ++count;
   ++state_.held_blocks;
+  return true;
 }
 
 LookupResult LoadPath::Lookup(NamespaceId ns, std::span<const BlockKey> keys, uint64_t prompt_tokens, uint64_t request,
@@ -39,11 +40,9 @@ LookupResult LoadPath::Lookup(NamespaceId ns, std::span<const BlockKey> keys, ui
   for (const EntryId id : found_) {
     TierKind tier;
     if (!id.valid() || !state_.FindTier(state_.index.at(id), now_tick, &tier)) break;
-    const Entry& entry = state_.index.at(id);
-    if (entry.lease_count == kHoldsPerBlockMax || entry.hold_count == kHoldsPerBlockMax) break;
-    residency_.Touch(id, result.request, now_tick);
     in_place = in_place && tier == TierKind::kDram;
-    Keep({id, in_place});
+    if (!TryKeep({id, in_place})) break;
+    residency_.Touch(id, result.request, now_tick);
     places->push_back(in_place ? PlaceInDram(id) : BlockPlace{id, TierKind::kNvme, 0, 0});
   }
   result.matched = static_cast<uint32_t>(places->size());
@@ -65,8 +64,11 @@ LookupResult LoadPath::Lookup(NamespaceId ns, std::span<const BlockKey> keys, ui
 
 void LoadPath::Load(NamespaceId ns, std::vector<EntryId> entries, CacheEngine::LoadDone done) {
   TenantState& tenant = state_.tenant(state_.ns(ns).tenant);
-  for (const EntryId id : entries) Keep({id, false});
-  auto operation = std::make_shared<LoadOperation>(this, &tenant, std::move(entries), std::move(done));
+  size_t kept = 0;
+  while (kept < entries.size() && TryKeep({entries[kept], false})) ++kept;
+  const Refusal cut_short = kept < entries.size() ? Refusal::kGroupLimit : Refusal::kNone;
+  entries.resize(kept);
+  auto operation = std::make_shared<LoadOperation>(this, &tenant, std::move(entries), cut_short, std::move(done));
   LoadOperation::Start(std::move(operation));
 }
 

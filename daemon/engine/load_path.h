@@ -30,7 +30,8 @@ class LoadPath {
  private:
   friend class LoadOperation;
   BlockPlace PlaceInDram(EntryId id) const;
-  void Keep(Hold hold);
+  // False, and nothing happened, when the block is kept as often as can be counted.
+  bool TryKeep(Hold hold);
 
   EngineState& state_;
   Residency& residency_;
