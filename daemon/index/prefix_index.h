@@ -31,9 +31,9 @@ struct Entry {
   uint32_t children = 0;
   uint32_t depth = 0;  // position in its chain, 0 = head
   std::array<TierCopy, kTierCount> copies;
-  uint64_t last_touch = 0;         // number of the last request that touched it, per engine; orders LRU
-  uint32_t last_access_tick = 0;   // engine ticks; TTL counts from here
-  uint32_t first_commit_tick = 0;  // maxAge counts from here
+  uint64_t last_touch = 0;               // number of the last request that touched it, per engine; orders LRU
+  uint32_t last_access_tick = 0;         // engine ticks; TTL counts from here
+  uint32_t first_commit_tick = 0;        // maxAge counts from here
   uint16_t lease_count = 0;              // readers in place: no copy may be dropped
   uint16_t hold_count = 0;               // readers to come: some copy has to stay
   BlockState state = BlockState::kGone;  // kGone, kReserved, kFilling or kCommitted
