@@ -16,7 +16,7 @@
 namespace kvartal::bench {
 namespace {
 
-constexpr uint64_t kRequests = 600;
+constexpr uint64_t kRequests = 1500;
 const std::string kTracePath = std::string(KVARTAL_SOURCE_DIR) + "/tests/data/traces/mooncake_synthetic_trace.jsonl.gz";
 
 struct Expected {
@@ -110,7 +110,7 @@ TEST_P(ReplayTest, HitsStoresAndEvictionsAreThoseOfTheReference) {
   EXPECT_EQ(expected.evictions > 0, capacity != 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Capacities, ReplayTest, ::testing::Values(0, 1000, 4000));
+INSTANTIATE_TEST_SUITE_P(Capacities, ReplayTest, ::testing::Values(0, 2000, 8000));
 
 TEST(ReplayControl, AFlippedBitIsSeen) {
   const nlohmann::json got = Replay("--capacity-blocks inf --inject-flip");

@@ -125,7 +125,8 @@ absl::Status BenchDaemon::Launch() {
     Kill();
     return ready;
   }
-  if (admin_ == nullptr) admin_ = std::make_unique<AdminClient>(folder() + "/admin.sock");
+  // A new one each time: the channel to a daemon that is gone fails its first call.
+  admin_ = std::make_unique<AdminClient>(folder() + "/admin.sock");
   return absl::OkStatus();
 }
 

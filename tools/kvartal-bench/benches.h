@@ -66,6 +66,7 @@ struct ReclaimOptions {
   int runs = 50;
   uint64_t reserve_mib = 1024;
   uint64_t block_kib = 1024;
+  bool inject_commit = false;  // the client commits one block: the positive control of `visible_unfinished`
 };
 absl::StatusOr<Report> RunReclaim(const Common& common, const ReclaimOptions& options);
 
@@ -75,6 +76,7 @@ struct RestartOptions {
   int loops = 20;
   uint64_t seed = 0;  // 0: from the clock; printed either way
   uint64_t block_kib = 64;
+  bool inject_loss = false;  // the disk is emptied before the last start: the positive control of `lost_durable`
 };
 absl::StatusOr<Report> RunRestart(const Common& common, const RestartOptions& options);
 

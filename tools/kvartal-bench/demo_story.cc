@@ -42,6 +42,7 @@ void DemoStory::Add(const admin::v1::Tenant& tenant, const IdealHits& ideal, con
   blocks_from_nvme_ += Figure(figures, "nvme_blocks");
   seconds_ = std::max(seconds_, seconds);
   for (const admin::v1::TenantTier* const tier : {&dram, &nvme}) {
+    for (const auto& [reason, count] : tier->refusals()) refusals_[tier->name() + " " + reason] += count;
     ++limits_;
     limits_exceeded_ += tier->peak_bytes() > tier->limit_bytes();
     limits_reached_ += static_cast<double>(tier->peak_bytes()) >= kReached * static_cast<double>(tier->limit_bytes());
@@ -68,6 +69,13 @@ std::string DemoStory::Text(const std::string& trace, uint64_t requests) const {
                         limits_,
                         limits_exceeded_ == 0 ? "none was exceeded: a tenant's own least valuable blocks made room"
                                               : absl::StrCat("AND ", limits_exceeded_, " WERE EXCEEDED"));
+  std::string reasons;
+  for (const auto& [reason, count] : refusals_) {
+    absl::StrAppend(&reasons, reasons.empty() ? "" : ", ", count, " x ", reason);
+  }
+  if (!reasons.empty())
+    absl::StrAppend(&text, "Refusals, by tier and reason: ", reasons,
+                    " (queue_full on nvme: too many copies to disk were under way, so this one was skipped).\n");
   absl::StrAppendFormat(
       &text,
       "Real: the daemon, the client processes, every byte moved, the %d requests of %s. Simulated: no model runs, a "

@@ -24,6 +24,7 @@ class DemoStory {
 
  private:
   std::string rows_;
+  std::map<std::string, uint64_t> refusals_;  // by tier and reason
   uint64_t tokens_asked_ = 0, tokens_hit_ = 0, ideal_hit_ = 0;
   double moved_bytes_ = 0, compared_bytes_ = 0, wrong_bytes_ = 0;
   double blocks_loaded_ = 0, blocks_from_nvme_ = 0;

@@ -10,13 +10,16 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "crds/manifest.h"
+#include "daemon/base/units.h"
 #include "tools/kvartal-bench/demo_client.h"
 
 namespace kvartal::bench {
 namespace {
 
 constexpr size_t kTenants = 3;
-constexpr std::array<uint32_t, kTenants + 1> kShareBounds = {0, 5, 8, kDemoShares};  // 50, 30, 20 %
+constexpr uint64_t kDramForOrder = 1 * kGiB;
+constexpr std::array<uint32_t, kTenants + 1> kShareBounds = {0, 5, 8,
+                                                             kDemoShares};  // 50, 30, 20 %: most to the largest
 
 }  // namespace
 
@@ -40,6 +43,10 @@ absl::StatusOr<DemoCast> ReadCast(const std::string& folder) {
         if (subject.uid) tenant.uid = subject.uid;
         if (!subject.socket.empty()) tenant.door = subject.socket;
       }
+      for (const crds::PoolClaim& claim : policy.pools) {
+        // Percentages of one pool: their order is that of the bytes.
+        if (claim.dram.limit) tenant.dram_limit += claim.dram.limit->Resolve(kDramForOrder);
+      }
       cast.tenants.push_back(std::move(tenant));
     }
     absl::StrAppend(&cast.manifests, "---\n", text.str(), "\n");
@@ -48,6 +55,8 @@ absl::StatusOr<DemoCast> ReadCast(const std::string& folder) {
     return absl::FailedPreconditionError(
         absl::StrCat(folder, ": holds ", cast.tenants.size(), " tenants; the demo is made for ", kTenants));
   }
+  std::stable_sort(cast.tenants.begin(), cast.tenants.end(),
+                   [](const DemoTenant& a, const DemoTenant& b) { return a.dram_limit > b.dram_limit; });
   for (size_t i = 0; i < kTenants; ++i) {
     cast.tenants[i].share_from = kShareBounds[i];
     cast.tenants[i].share_to = kShareBounds[i + 1];

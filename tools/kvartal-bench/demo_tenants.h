@@ -15,6 +15,7 @@ struct DemoTenant {
   std::string name;  // <namespace>/<policy>
   std::optional<uint32_t> uid;
   std::string door;
+  uint64_t dram_limit = 0;
   uint32_t share_from = 0, share_to = 0;  // of kDemoShares
 };
 
@@ -22,7 +23,7 @@ struct DemoCast {
   std::vector<DemoTenant> tenants;
   std::string manifests;  // the text of all files
 };
-// Every *.yaml of `folder`.
+// Every *.yaml of `folder`; the tenant with the most memory first.
 absl::StatusOr<DemoCast> ReadCast(const std::string& folder);
 
 // What a cache without limits would find.

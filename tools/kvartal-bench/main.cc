@@ -138,10 +138,12 @@ class CommandLine {
                                          [this] { return RunReclaim(common_, reclaim_); });
     reclaim->add_option("--runs", reclaim_.runs)->check(CLI::Range(1, 10000))->capture_default_str();
     reclaim->add_option("--reserve-mib", reclaim_.reserve_mib)->capture_default_str();
+    reclaim->add_flag("--inject-commit", reclaim_.inject_commit, "commit one block: visible_unfinished must not be 0");
     CLI::App* const restart = Subcommand("restart", "the daemon is ended under load and started again",
                                          [this] { return RunRestart(common_, restart_); });
     restart->add_flag("--kill", restart_.kill, "by SIGKILL (default: SIGTERM)");
     restart->add_option("--loops", restart_.loops)->check(CLI::Range(1, 10000))->capture_default_str();
+    restart->add_flag("--inject-loss", restart_.inject_loss, "empty the disk once: lost_durable must not be 0");
     restart->add_option("--seed", restart_.seed, "0: from the clock; printed either way");
   }
 
@@ -159,6 +161,7 @@ class CommandLine {
     victim->add_option("--blocks", victim_.blocks);
     victim->add_option("--block-kib", victim_.block_kib);
     victim->add_option("--run", victim_.run);
+    victim->add_flag("--commit-one", victim_.commit_one);
     CLI::App* const tenant = Inner("demo-client", [this] { return RunDemoClient(common_.socket, demo_client_); });
     tenant->add_option("--trace", demo_client_.trace);
     tenant->add_option("--requests", demo_client_.requests);

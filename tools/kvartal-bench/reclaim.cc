@@ -58,10 +58,12 @@ class ReclaimRun {
   absl::Status Once(uint64_t run, Figures* figures) {
     KV_ASSIGN_OR_RETURN(const admin::v1::Tenant before, daemon_->admin().GetTenant(peer_->tenant()));
     KV_ASSIGN_OR_RETURN(const admin::v1::StatusReply status, daemon_->admin().GetStatus());
-    KV_ASSIGN_OR_RETURN(
-        const std::unique_ptr<ChildProcess> victim,
-        ChildProcess::Start({"reclaim-victim", "--socket", daemon_->attach_socket(), "--blocks", absl::StrCat(blocks_),
-                             "--block-kib", absl::StrCat(options_.block_kib), "--run", absl::StrCat(run)}));
+    std::vector<std::string> arguments = {
+        "reclaim-victim",      "--socket",    daemon_->attach_socket(),         "--blocks",
+        absl::StrCat(blocks_), "--block-kib", absl::StrCat(options_.block_kib), "--run",
+        absl::StrCat(run)};
+    if (options_.inject_commit) arguments.push_back("--commit-one");
+    KV_ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> victim, ChildProcess::Start(arguments));
     KV_ASSIGN_OR_RETURN(const VictimState state, ReadVictim(victim.get()));
     const SystemClock clock;
     const int64_t killed_ns = clock.MonotonicNs();
@@ -76,6 +78,10 @@ class ReclaimRun {
     figures->leaked_bytes += ChargedInUse(after) - std::min(ChargedInUse(after), ChargedInUse(before));
     return absl::OkStatus();
   }
+
+  uint64_t looked_up() const { return looked_up_; }
+  // Sessions that got into a group whose last session had ended.
+  uint64_t joined() const { return joined_; }
 
  private:
   absl::StatusOr<double> WaitReclaimed(uint64_t reclaims_before, int64_t killed_ns) {
@@ -100,9 +106,11 @@ class ReclaimRun {
       slots[i].reservation = state.reservations[i];
       slots[i].outcome = KV_GRANTED;
     }
+    looked_up_ += keys.size();
     uint64_t committed_by_others = 0;
     const absl::StatusOr<std::unique_ptr<BenchClient>> reaper =
         BenchClient::Attach(daemon_->attach_socket(), kDigestName, LayoutOf(options_.block_kib), &state.group);
+    joined_ += reaper.ok();
     for (BenchClient* const client : {reaper.ok() ? reaper->get() : nullptr, peer_}) {
       if (client != nullptr) committed_by_others += client->client().Commit(slots, 0, kDeadlineMs).count;
     }
@@ -124,6 +132,8 @@ class ReclaimRun {
   BenchClient* const peer_;
   const ReclaimOptions& options_;
   const uint64_t blocks_;
+  uint64_t looked_up_ = 0;
+  uint64_t joined_ = 0;
 };
 
 }  // namespace
@@ -165,6 +175,7 @@ absl::Status RunReclaimVictim(const ReclaimVictimOptions& options) {
       FillBlock(keys[first + i], {static_cast<std::byte*>(slots[i].data), client->block_bytes()});
       absl::StrAppend(&line, " ", slots[i].reservation);
     }
+    if (options.commit_one && first == 0) client->client().Commit({slots.data(), 1}, 0, kDeadlineMs);
   }
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
@@ -191,7 +202,9 @@ absl::StatusOr<Report> RunReclaim(const Common& common, const ReclaimOptions& op
   report.Add("p99_ms", Percentile(figures.reclaim_ms, 99));
   report.Add("kernel_ms", Median(figures.kernel_ms));
   report.Add("kernel_p99_ms", Percentile(figures.kernel_ms, 99));
+  report.Add("unfinished_blocks", run.looked_up());
   report.Add("visible_unfinished", figures.visible);
+  report.Add("dead_groups_joined", run.joined());
   report.Add("leaked_bytes", figures.leaked_bytes);
   report.Note(
       "p50, p99: EOF seen by the daemon to bytes charged back, told by the daemon; kernel: SIGKILL to that EOF, the "

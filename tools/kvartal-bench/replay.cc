@@ -1,9 +1,13 @@
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/units.h"
@@ -26,10 +30,29 @@ struct Replayed {
   Stored sum;
 };
 
+// The block whose second use comes soonest after its first: it is read again whatever the capacity is.
+std::optional<uint64_t> SoonestReused(const Trace& trace) {
+  absl::flat_hash_map<uint64_t, size_t> first_use;
+  std::optional<uint64_t> soonest;
+  size_t shortest = SIZE_MAX;
+  for (size_t i = 0; i < trace.requests.size(); ++i) {
+    for (const uint64_t block : trace.requests[i].blocks) {
+      const auto [known, fresh] = first_use.try_emplace(block, i);
+      if (fresh || i - known->second >= shortest || i == known->second) continue;
+      shortest = i - known->second;
+      soonest = block;
+      if (shortest == 1) return soonest;
+    }
+  }
+  return soonest;
+}
+
 class TraceReplay {
  public:
   TraceReplay(BenchClient* client, const Trace* trace, const ReplayOptions& options)
-      : client_(client), trace_(trace), options_(options) {}
+      : client_(client), trace_(trace), options_(options) {
+    if (options.inject_flip) flip_block_ = SoonestReused(*trace);
+  }
 
   absl::Status Run() {
     Progress progress(absl::StrCat("replay ", trace_->name), trace_->requests.size());
@@ -52,18 +75,19 @@ class TraceReplay {
     KV_RETURN_IF_ERROR(Verify(chain, found));
     const size_t keep =
         options_.capacity_blocks == 0 ? chain.size() : std::min<size_t>(chain.size(), options_.capacity_blocks);
+    std::byte* to_flip = nullptr;
     KV_ASSIGN_OR_RETURN(const Stored stored,
                         client_->Store(chain, found.matched, keep, found.request, [&](const Granted& slot) {
                           FillBlock(chain[slot.index], slot.bytes);
-                          if (first_block_ == nullptr) first_block_ = slot.bytes.data();
+                          if (flip_block_ == request.blocks[slot.index]) to_flip = slot.bytes.data();
                         }));
     result_.sum.stored += stored.stored;
     result_.sum.existed += stored.existed;
     result_.sum.refused += stored.refused;
     if (stored.refused != 0) result_.sum.refusal = stored.refusal;
-    if (options_.inject_flip && !flipped_ && first_block_ != nullptr) {
-      first_block_[0] ^= std::byte{0x10};
-      flipped_ = true;
+    if (to_flip != nullptr) {
+      *to_flip ^= std::byte{0x10};
+      flip_block_.reset();
     }
     return absl::OkStatus();
   }
@@ -82,8 +106,7 @@ class TraceReplay {
   const Trace* const trace_;
   const ReplayOptions& options_;
   Replayed result_;
-  std::byte* first_block_ = nullptr;
-  bool flipped_ = false;
+  std::optional<uint64_t> flip_block_;  // of the trace: to be damaged after its first commit
 };
 
 DaemonSetup SetupFor(const Trace& trace, const ReplayOptions& options) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <random>
@@ -40,14 +41,15 @@ class RestartRun {
         layout_{16, 1, static_cast<uint32_t>(options.block_kib * kKiB)},
         random_(seed) {}
 
-  absl::Status Loop() {
+  absl::Status Loop(bool empty_the_disk) {
     KV_RETURN_IF_ERROR(UnderLoad());
+    if (empty_the_disk) EmptyTheDisk();
     const SystemClock clock;
     const int64_t start_ns = clock.MonotonicNs();
     KV_RETURN_IF_ERROR(daemon_->Launch());
     KV_ASSIGN_OR_RETURN(const std::unique_ptr<BenchClient> client,
                         BenchClient::Attach(daemon_->attach_socket(), kRestartDigest, layout_));
-    KV_RETURN_IF_ERROR(FirstHit(client.get(), start_ns));
+    if (!empty_the_disk) KV_RETURN_IF_ERROR(FirstHit(client.get(), start_ns));
     KV_RETURN_IF_ERROR(daemon_->WaitRecovered());
     KV_RETURN_IF_ERROR(CheckLedger(client->tenant()));
     return CheckDurable(client.get());
@@ -69,6 +71,12 @@ class RestartRun {
   }
 
  private:
+  void EmptyTheDisk() {
+    std::error_code error;
+    std::filesystem::remove(daemon_->nvme_file(), error);
+    std::filesystem::remove_all(daemon_->nvme_file() + ".catalog", error);
+  }
+
   absl::Status UnderLoad() {
     std::atomic<bool> stop = false;
     std::vector<std::unique_ptr<RestartLoad>> loads;
@@ -176,7 +184,7 @@ absl::StatusOr<Report> RunRestart(const Common& common, const RestartOptions& op
   RestartRun run(daemon.get(), options, seed);
   Progress progress(absl::StrCat("restart (seed ", seed, ")"), static_cast<uint64_t>(options.loops));
   for (int i = 0; i < options.loops; ++i) {
-    KV_RETURN_IF_ERROR(run.Loop());
+    KV_RETURN_IF_ERROR(run.Loop(options.inject_loss && i + 1 == options.loops));
     progress.Update(static_cast<uint64_t>(i) + 1);
   }
   Report report("restart");
