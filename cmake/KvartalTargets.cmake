@@ -24,8 +24,8 @@ function(kvartal_library NAME)
   target_link_libraries(kvartal_${NAME} PUBLIC ${ARG_DEPS})
 endfunction()
 
-# kvartal_proto(NAME [GRPC] FILE x.proto): kvartal_NAME with the code generated into the same place of the build tree, so it is
-# included as "<folder>/x.pb.h". Its warnings are not ours.
+# kvartal_proto(NAME [GRPC] FILE x.proto): kvartal_NAME with the code generated into the same place of the build tree,
+# so it is included as "<folder>/x.pb.h". Its warnings are not ours.
 function(kvartal_proto NAME)
   cmake_parse_arguments(ARG "GRPC" "FILE" "" ${ARGN})
   add_library(kvartal_${NAME} STATIC ${ARG_FILE})
@@ -41,7 +41,8 @@ function(kvartal_proto NAME)
   endif()
 endfunction()
 
-# kvartal_test(NAME SOURCES a.cc ... DEPS lib ... [LABELS l ...] [TIMEOUT s]): one GoogleTest binary, one ctest entry a case.
+# kvartal_test(NAME SOURCES a.cc ... DEPS lib ... [LABELS l ...] [TIMEOUT s] [SERIAL]): one GoogleTest binary, one ctest
+# entry a case.
 function(kvartal_test NAME)
   cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
@@ -52,7 +53,10 @@ function(kvartal_test NAME)
   target_compile_definitions(${NAME} PRIVATE KVARTAL_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
     KVARTAL_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
   set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  set(PROPS LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  set(PROPS TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_LABELS)
+    list(APPEND PROPS LABELS ${ARG_LABELS})
+  endif()
   if(ARG_SERIAL)
     list(APPEND PROPS RUN_SERIAL TRUE)
   endif()

@@ -14,10 +14,13 @@ inline constexpr uint64_t kExtentAlignBytes = 2 * kMiB;  // a huge page: populat
 inline constexpr uint64_t kExtentMaxBytes =
     64 * kMiB;  // one charge; larger would make a small tenant's growth too coarse
 inline constexpr uint32_t kExtentWastePercentMax = 3;  // extents are sized so that the tail no slot fits in stays below
-inline constexpr uint64_t kExtentWantBytes = 16 * kMiB;      // what a tenant grows by: few charges, and a small tenant still fits
-inline constexpr uint64_t kExtentWantSmallBytes = 2 * kMiB;  // the same for slots below kSmallSlotBytes: hundreds of slots already
+inline constexpr uint64_t kExtentWantBytes =
+    16 * kMiB;  // what a tenant grows by: few charges, and a small tenant still fits
+inline constexpr uint64_t kExtentWantSmallBytes =
+    2 * kMiB;  // the same for slots below kSmallSlotBytes: hundreds of slots already
 inline constexpr uint32_t kSmallSlotBytes = 64 * kKiB;
-inline constexpr uint64_t kStrayPunchParts = 8;              // of an arena's addresses, one part at a time is searched for stray pages
+inline constexpr uint64_t kStrayPunchParts =
+    8;  // of an arena's addresses, one part at a time is searched for stray pages
 inline constexpr uint64_t kBlockBytesMax = 32 * kMiB;  // a 70B block of 64 tokens; larger is a wrong layout
 inline constexpr uint32_t kShardsMax = 64;             // node-local TP x PP ranks of one engine
 inline constexpr uint64_t kArenaOverCapacity = 4;  // virtual arena size : tier capacity, room for mixed extent sizes
@@ -61,9 +64,9 @@ inline constexpr size_t kLoopPostMax = 65536;  // callbacks posted to the engine
 inline constexpr uint32_t kTickMs = 100;             // TTL and lease resolution
 inline constexpr uint32_t kTickWorkMax = 512;        // entries expired a tick and tenant: a tick never stalls the loop
 inline constexpr size_t kWaitingReservesMax = 1024;  // a node: Reserves that wait for a populate or a write to end
-inline constexpr uint32_t kEvictionsPerReserveMax = 4096;      // bound of one search for space
-inline constexpr uint16_t kHoldsPerBlockMax = 0xffff;       // leases or holds of one block: a 16-bit count in its entry
-inline constexpr size_t kPromotionsMax = 1024;                 // a node: NVMe reads under way
+inline constexpr uint32_t kEvictionsPerReserveMax = 4096;  // bound of one search for space
+inline constexpr uint16_t kHoldsPerBlockMax = 0xffff;      // leases or holds of one block: a 16-bit count in its entry
+inline constexpr size_t kPromotionsMax = 1024;             // a node: NVMe reads under way
 inline constexpr int64_t kPinMsMax = 30LL * 24 * 3600 * 1000;  // a pin may last 30 days
 inline constexpr uint32_t kEmptyTicksMax = 10;  // an empty extent idle this long goes back: a second of hysteresis
 inline constexpr uint32_t kOverLimitBlocksPerTick =
@@ -86,7 +89,6 @@ inline constexpr size_t kSessionsMax = 4096;            // a node
 inline constexpr size_t kStrangersMax = 64;             // connected peers nobody vouches for, until they are told so
 inline constexpr uint32_t kAcceptsPerWakeMax = 64;      // a storm of connects yields to sessions after these
 inline constexpr size_t kReclaimsKept = 64;             // latest reclaim times shown to people
-inline constexpr size_t kSessionsPerTenantDefault = 64;
 inline constexpr size_t kLeasesPerGroupMax = 4096;
 inline constexpr size_t kLeasedBlocksPerGroupMax = 1u << 20;
 inline constexpr size_t kFillingBlocksPerGroupMax = 1u << 16;
@@ -133,14 +135,14 @@ inline constexpr int kAdminThreadsMax = 8;               // gRPC threads; a wait
 inline constexpr int kAdminRequestBytesMax = 64 * 1024;  // requests are a name at most
 inline constexpr int64_t kAdminAnswerMs = 5000;          // a question to the loop: longer means it is stuck
 inline constexpr int64_t kAdminLongAnswerMs =
-    600'000;                                       // Drop, Drain, CheckInvariants: zeroing a full disk takes minutes
-inline constexpr int64_t kAdminStopMs = 1000;      // calls under way at exit are cut off after this
-inline constexpr int64_t kDrainDeadlineMs = 5000;  // SIGTERM to exit; a supervisor's patience starts at 10 s
-inline constexpr int64_t kQuietPollMs = 5;                  // at exit: how often the last callbacks are looked for
-inline constexpr unsigned kSelfCheckSeconds = 120;          // a check of the books in a copy of the process; then it is killed
-inline constexpr size_t kSelfCheckTextMax = 4096;           // of what a failed check printed
-inline constexpr size_t kMetricTenantsMax = 256;   // lines a metric; tenants beyond are summed in one called "other"
-inline constexpr int64_t kMetricsPeriodMs = 1000;  // how old a scraped number may be
+    600'000;                                        // Drop, Drain, CheckInvariants: zeroing a full disk takes minutes
+inline constexpr int64_t kAdminStopMs = 1000;       // calls under way at exit are cut off after this
+inline constexpr int64_t kDrainDeadlineMs = 5000;   // SIGTERM to exit; a supervisor's patience starts at 10 s
+inline constexpr int64_t kQuietPollMs = 5;          // at exit: how often the last callbacks are looked for
+inline constexpr unsigned kSelfCheckSeconds = 120;  // a check of the books in a copy of the process; then it is killed
+inline constexpr size_t kSelfCheckTextMax = 4096;   // of what a failed check printed
+inline constexpr size_t kMetricTenantsMax = 256;    // lines a metric; tenants beyond are summed in one called "other"
+inline constexpr int64_t kMetricsPeriodMs = 1000;   // how old a scraped number may be
 
 static_assert(kExtentAlignBytes % kSlotAlignBytes == 0);
 static_assert(kExtentMaxBytes >= kBlockBytesMax);

@@ -1,4 +1,5 @@
-// The engine's 32-byte chained prefix hash of one chunk of tokens. Valid within one namespace digest; always compared whole.
+// The engine's 32-byte chained prefix hash of one chunk of tokens. Valid within one namespace digest; always compared
+// whole.
 #pragma once
 
 #include <array>
@@ -15,8 +16,8 @@ struct BlockKey {
   std::array<uint8_t, kBlockKeyBytes> bytes{};
 
   friend bool operator==(const BlockKey&, const BlockKey&) = default;
-  // Keys are hashes already: any eight bytes are as good a hash as a computed one. A hostile tenant can only collide with
-  // itself, since the index mixes the namespace in.
+  // Keys are hashes already: any eight bytes are as good a hash as a computed one. A hostile tenant can only collide
+  // with itself, since the index mixes the namespace in.
   uint64_t Prefix64() const {
     uint64_t value;
     std::memcpy(&value, bytes.data(), sizeof(value));

@@ -12,8 +12,9 @@ absl::Status ValidateLayout(const ModelLayout& layout) {
   }
   const uint64_t block_bytes = RoundUp(layout.shard_bytes, kSlotAlignBytes) * layout.shard_count;
   if (layout.shard_bytes == 0 || block_bytes > kBlockBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("shard_bytes is ", layout.shard_bytes, ", so a block takes ", block_bytes,
-                                                   " bytes; allowed: 1 to ", kBlockBytesMax, " bytes a block"));
+    return absl::InvalidArgumentError(absl::StrCat("shard_bytes is ", layout.shard_bytes, ", so a block takes ",
+                                                   block_bytes, " bytes; allowed: 1 to ", kBlockBytesMax,
+                                                   " bytes a block"));
   }
   return absl::OkStatus();
 }

@@ -12,8 +12,8 @@ namespace kvartal {
 
 struct ModelLayout {
   uint32_t tokens_per_block = 0;
-  uint32_t shard_count = 1;   // node-local TP x PP ranks; 1 for MLA
-  uint32_t shard_bytes = 0;   // bytes of one shard as the client writes them
+  uint32_t shard_count = 1;  // node-local TP x PP ranks; 1 for MLA
+  uint32_t shard_bytes = 0;  // bytes of one shard as the client writes them
 
   friend bool operator==(const ModelLayout&, const ModelLayout&) = default;
 

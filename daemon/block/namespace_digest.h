@@ -1,5 +1,6 @@
-// 32 bytes that separate incompatible KV: model and weights revision, KV dtype, page layout, hash seed, LoRA content, engine
-// kind, salt, epoch. The client computes it; the daemon adds the tenant, so equal digests of two tenants never meet.
+// 32 bytes that separate incompatible KV: model and weights revision, KV dtype, page layout, hash seed, LoRA content,
+// engine kind, salt, epoch. The client computes it; the daemon adds the tenant, so equal digests of two tenants never
+// meet.
 #pragma once
 
 #include <array>

@@ -28,7 +28,7 @@ class CacheEngine::Core {
         store_path(&state, &residency, &space, &movement),
         expiry(&state, &residency, &space, &movement),
         removal(&state, &residency, &space),
-        recovery(&state, &residency) {}
+        recovery(&state, &residency, &movement) {}
   ~Core() {
     // What still waits refers to the parts below the state.
     for (auto& tenant : state.tenants) tenant->waiters.clear();
@@ -136,6 +136,7 @@ void CacheEngine::DropTenant(TenantId tenant, absl::AnyInvocable<void(uint64_t b
 }
 
 void CacheEngine::Tick() {
+  core_->movement.Tick();
   core_->expiry.Tick();
   core_->removal.Tick();
   core_->TryEndDrain();

@@ -70,8 +70,8 @@ void EngineState::ApplyPolicy(std::shared_ptr<const policy::PolicyTable> next) {
   }
 }
 
-TenantState* EngineState::FindOwner(const tier::OwnerUidHash& owner) {
-  for (auto& tenant : tenants) {
+TenantState* EngineState::FindOwner(const tier::OwnerUidHash& owner) const {
+  for (const auto& tenant : tenants) {
     if (tenant->owner == owner && policy->FindByName(tenant->rules.name) != nullptr) return tenant.get();
   }
   return nullptr;
@@ -123,6 +123,13 @@ tier::BlockIdentity EngineState::IdentityOf(EntryId id) const {
   identity.shard_count = space.layout.shard_count;
   identity.shard_bytes = space.layout.shard_bytes;
   return identity;
+}
+
+EntryId EngineState::FindBlock(const tier::BlockIdentity& identity) const {
+  const TenantState* owner = FindOwner(identity.owner);
+  if (owner == nullptr) return EntryId::None();
+  auto it = namespace_by_digest.find(std::make_pair(owner->id.value(), identity.digest));
+  return it == namespace_by_digest.end() ? EntryId::None() : index.Find(it->second, identity.key);
 }
 
 bool EngineState::NvmeUsable(const TenantState& tenant) const {

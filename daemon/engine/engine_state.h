@@ -87,12 +87,14 @@ class EngineState {
   const NamespaceState& ns(NamespaceId id) const { return namespaces[id.value()]; }
   TenantState& TenantOf(const index::Entry& entry) { return tenant(ns(entry.ns).tenant); }
   // nullptr when no tenant of the policy has that owner hash.
-  TenantState* FindOwner(const tier::OwnerUidHash& owner);
+  TenantState* FindOwner(const tier::OwnerUidHash& owner) const;
   absl::StatusOr<NamespaceId> OpenNamespace(TenantId tenant, const NamespaceDigest& digest, const ModelLayout& layout);
   absl::Status OpenMemory(TenantState& tenant);
 
   uint32_t SlotBytesOf(const index::Entry& entry) const { return ns(entry.ns).layout.SlotBytes(); }
   tier::BlockIdentity IdentityOf(EntryId id) const;
+  // None when the block has no entry.
+  EntryId FindBlock(const tier::BlockIdentity& identity) const;
   bool NvmeUsable(const TenantState& tenant) const;
 
   // --- time

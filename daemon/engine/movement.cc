@@ -1,5 +1,6 @@
 #include "daemon/engine/movement.h"
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -59,7 +60,7 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, absl::St
   if (written.ok()) {
     residency_.AddCopy(id, TierKind::kNvme, slot);
     ++(reason == WriteReason::kWriteThrough ? tenant.stats.write_throughs : tenant.stats.demotions);
-    RecordInCatalog(id, slot, *written);
+    Record({slot, *written});
   } else {
     state_.devices.nvme->Give(tenant.domain(), slot);
     state_.ledger.Refund(tenant.id, TierKind::kNvme, state_.devices.nvme->Shrink(tenant.domain(), 0, [] {}));
@@ -76,25 +77,34 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, absl::St
   state_.Wake(tenant);
 }
 
-void Movement::RecordInCatalog(EntryId id, SlotId slot, const tier::BlockHeader& header) {
-  recording_[slot] = header.generation;
-  const bool queued = state_.devices.catalog->Put(
-      {slot, header}, [this, id, slot, generation = header.generation](absl::Status status) {
-        if (status.ok()) MarkDurable(id, slot, generation);
-      });
-  // Without a record the block is served as long as the daemon lives, and found again only by a scan of the headers.
-  if (!queued) recording_.erase(slot);
+void Movement::Record(const tier::CatalogRecord& record) {
+  recording_[record.slot] = record.header.generation;
+  const bool queued = state_.devices.catalog->Put(record, [this, record](absl::Status status) {
+    if (status.ok()) MarkDurable(record);
+  });
+  if (!queued) unrecorded_.push_back(record);
 }
 
-void Movement::MarkDurable(EntryId id, SlotId slot, uint64_t generation) {
-  auto it = recording_.find(slot);
-  if (it == recording_.end() || it->second != generation) return;  // the slot has a later tenant by now
+void Movement::Tick() {
+  for (size_t left = std::min(unrecorded_.size(), kCatalogQueueMax); left > 0; --left) {
+    const tier::CatalogRecord record = unrecorded_.front();
+    unrecorded_.pop_front();
+    // The slot may have been given up meanwhile, and may even hold another block.
+    auto it = recording_.find(record.slot);
+    if (it != recording_.end() && it->second == record.header.generation) Record(record);
+  }
+}
+
+void Movement::MarkDurable(const tier::CatalogRecord& record) {
+  auto it = recording_.find(record.slot);
+  if (it == recording_.end() || it->second != record.header.generation) return;  // the slot has a later block by now
   recording_.erase(it);
-  if (!state_.index.IsLive(id)) return;
+  const EntryId id = state_.FindBlock(record.header.identity);
+  if (!id.valid()) return;
   Entry& entry = state_.index.at(id);
-  if (entry.copy(TierKind::kNvme).slot != slot) return;
+  if (entry.copy(TierKind::kNvme).slot != record.slot) return;
+  if (!entry.durable) ++state_.TenantOf(entry).stats.durable_blocks;
   entry.durable = true;
-  ++state_.TenantOf(entry).stats.durable_blocks;
   auto watch = state_.durable_watch.find(id);
   if (watch == state_.durable_watch.end()) return;
   const auto [group, reservation] = watch->second;

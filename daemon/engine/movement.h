@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -33,10 +34,15 @@ class Movement {
   bool StartRead(EntryId id, SlotId slot, ReadDone done);
   void JoinRead(EntryId id, ReadDone done);
 
+  // A block found in the headers of the file, whose record was lost with the catalog.
+  void RecordAgain(const tier::CatalogRecord& record) { Record(record); }
+  // Offers the catalog again what it had no room for.
+  void Tick();
+
  private:
   void FinishWrite(EntryId id, SlotId slot, WriteReason reason, absl::StatusOr<tier::BlockHeader> written);
-  void RecordInCatalog(EntryId id, SlotId slot, const tier::BlockHeader& header);
-  void MarkDurable(EntryId id, SlotId slot, uint64_t generation);
+  void Record(const tier::CatalogRecord& record);
+  void MarkDurable(const tier::CatalogRecord& record);
   void FinishRead(EntryId id, SlotId slot, absl::Status status);
 
   EngineState& state_;
@@ -45,6 +51,7 @@ class Movement {
   absl::flat_hash_map<EntryId, std::vector<ReadDone>> readers_;
   // NVMe slots whose record is on its way to the catalog, with the generation that is being recorded.
   absl::flat_hash_map<SlotId, uint64_t> recording_;
+  std::deque<tier::CatalogRecord> unrecorded_;  // the catalog's queue was full
 };
 
 }  // namespace kvartal::engine

@@ -33,8 +33,7 @@ void Recovery::AdoptBatch(const std::vector<tier::CatalogRecord>& records, Sourc
       continue;
     }
     ++adopted_;
-    // A record that does not get in now is found again by the next scan of the headers.
-    if (source == Source::kHeaders) (void)state_.devices.catalog->Put(record, [](absl::Status) {});
+    if (source == Source::kHeaders) movement_.RecordAgain(record);
   }
 }
 
@@ -57,7 +56,8 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record) {
     return false;
   }
   EntryId parent;
-  if (identity.depth > 0) {
+  // A block that was stored without its parent names none, and a client may write any key: neither may tie a knot here.
+  if (identity.depth > 0 && identity.parent != BlockKey{} && identity.parent != identity.key) {
     // The parent's record may come later: its placeholder is there for it.
     parent = state_.index.Find(*ns, identity.parent);
     if (!parent.valid()) {

@@ -9,13 +9,15 @@
 #include <vector>
 
 #include "daemon/engine/engine_state.h"
+#include "daemon/engine/movement.h"
 #include "daemon/engine/residency.h"
 
 namespace kvartal::engine {
 
 class Recovery {
  public:
-  Recovery(EngineState* state, Residency* residency) : state_(*state), residency_(*residency) {}
+  Recovery(EngineState* state, Residency* residency, Movement* movement)
+      : state_(*state), residency_(*residency), movement_(*movement) {}
 
   void Start(absl::AnyInvocable<void(absl::Status)> done);
 
@@ -27,6 +29,7 @@ class Recovery {
 
   EngineState& state_;
   Residency& residency_;
+  Movement& movement_;
   absl::AnyInvocable<void(absl::Status)> done_;
   uint64_t adopted_ = 0;
   uint64_t forgotten_ = 0;

@@ -46,28 +46,36 @@ SpaceResult Space::TakeDram(TenantState& tenant, uint32_t slot_bytes, uint64_t r
 Space::Step Space::GrowDram(TenantState& tenant, uint32_t slot_bytes) {
   if (tenant.growing[slot_bytes] > 0) return Step::kWait;
   if (tenant.grow_failed_tick == state_.NowTick()) return Step::kStuck;
-  const uint64_t growth = state_.devices.dram->GrowthBytes(slot_bytes, Room(tenant, TierKind::kDram));
-  if (growth == 0) return Step::kStuck;
-  auto charged = state_.ledger.TryCharge(tenant.id, TierKind::kDram, growth);
+  const uint64_t growth_bytes = state_.devices.dram->GrowthBytes(slot_bytes, Room(tenant, TierKind::kDram));
+  if (growth_bytes == 0) return Step::kStuck;
+  auto charged = state_.ledger.TryCharge(tenant.id, TierKind::kDram, growth_bytes);
   if (charged.reason != Refusal::kNone) return Step::kStuck;
   ++tenant.growing[slot_bytes];
-  // Completion may come before Grow returns (fakes) or much later; both ends see `ended`.
-  auto ended = std::make_shared<bool>(false);
-  TenantState* owner = &tenant;
+  const uint64_t growth = ++last_growth_;
+  growing_[growth] = std::move(charged.charge);
+  starting_growth_ = true;
   state_.devices.dram->Grow(
-      tenant.domain(), slot_bytes, growth,
-      [this, owner, slot_bytes, ended, charge = std::move(charged.charge)](absl::Status status) mutable {
-        *ended = true;
-        --owner->growing[slot_bytes];
-        if (status.ok()) {
-          charge.Settle();
-        } else {
-          charge = policy::Charge();
-          owner->grow_failed_tick = state_.NowTick();
-        }
-        state_.Wake(*owner);
+      tenant.domain(), slot_bytes, growth_bytes,
+      [this, alive = std::weak_ptr<bool>(alive_), owner = &tenant, slot_bytes, growth](absl::Status status) {
+        if (!alive.expired()) EndGrowth(*owner, slot_bytes, growth, status);
       });
-  return *ended ? Step::kRetry : Step::kWait;
+  starting_growth_ = false;
+  // It may have ended before Grow returned.
+  return growing_.contains(growth) ? Step::kWait : Step::kRetry;
+}
+
+void Space::EndGrowth(TenantState& tenant, uint32_t slot_bytes, uint64_t growth, const absl::Status& status) {
+  --tenant.growing[slot_bytes];
+  policy::Charge charge = std::move(growing_.extract(growth).mapped());
+  if (status.ok()) {
+    charge.Settle();
+  } else {
+    charge = policy::Charge();
+    tenant.grow_failed_tick = state_.NowTick();
+  }
+  // Whom it was for may be gone.
+  if (!starting_growth_ && tenant.waiters.empty()) GiveBackEmpty(tenant);
+  state_.Wake(tenant);
 }
 
 Space::Step Space::EvictDram(TenantState& tenant, uint64_t request, uint32_t wanted) {

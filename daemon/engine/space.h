@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "daemon/engine/engine_state.h"
 #include "daemon/engine/residency.h"
@@ -52,6 +53,7 @@ class Space {
  private:
   enum class Step : uint8_t { kRetry, kWait, kStuck };
   Step GrowDram(TenantState& tenant, uint32_t slot_bytes);
+  void EndGrowth(TenantState& tenant, uint32_t slot_bytes, uint64_t growth, const absl::Status& status);
   Step EvictDram(TenantState& tenant, uint64_t request, uint32_t wanted);
   policy::Refusal DramRefusal(const TenantState& tenant, uint32_t slot_bytes) const;
   // What could be charged to the tenant now, limit and capacity both considered.
@@ -61,6 +63,11 @@ class Space {
   EngineState& state_;
   Residency& residency_;
   Demote demote_;
+  // Charges of extents being populated. They live here, not with the memory thread: a populate may outlive the engine.
+  absl::flat_hash_map<uint64_t, policy::Charge> growing_;
+  uint64_t last_growth_ = 0;
+  bool starting_growth_ = false;  // inside Grow
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
 }  // namespace kvartal::engine

@@ -8,25 +8,25 @@ namespace kvartal::policy {
 
 enum class Refusal : uint8_t {
   kNone = 0,
-  kTenantLimit,     // the tenant's limit in that tier is reached and nothing of its own can be evicted
-  kCapacity,        // the tier is full and nothing may be taken
-  kEntryCap,        // the tenant's index entries are at their maximum
-  kTooSmall,        // the limit is smaller than what one slot needs
-  kNoTier,          // the tier is absent, or the policy gives the tenant nothing there
-  kQueueFull,       // too much is under way; try again
-  kTierSick,        // the device is degraded or offline
-  kOutOfMemory,     // the system refused memory inside the configured capacity
-  kDraining,        // the daemon is going down
-  kRecovering,      // accounting after a restart is not yet exact; try again
-  kGroupLimit,      // this engine group holds too many leases or unfinished blocks
-  kBusy,            // another group is filling the same block
+  kTenantLimit,  // the tenant's limit in that tier is reached and nothing of its own can be evicted
+  kCapacity,     // the tier is full and nothing may be taken
+  kEntryCap,     // the tenant's index entries are at their maximum
+  kTooSmall,     // the limit is smaller than what one slot needs
+  kNoTier,       // the tier is absent, or the policy gives the tenant nothing there
+  kQueueFull,    // too much is under way; try again
+  kTierSick,     // the device is degraded or offline
+  kOutOfMemory,  // the system refused memory inside the configured capacity
+  kDraining,     // the daemon is going down
+  kRecovering,   // accounting after a restart is not yet exact; try again
+  kGroupLimit,   // this engine group holds too many leases or unfinished blocks
+  kBusy,         // another group is filling the same block
 };
 inline constexpr size_t kRefusalCount = 13;
 
 constexpr const char* RefusalName(Refusal reason) {
-  constexpr const char* kNames[kRefusalCount] = {"none",      "tenant_limit", "capacity",      "entry_cap", "too_small",
-                                                 "no_tier",   "queue_full",   "tier_sick",     "out_of_memory", "draining",
-                                                 "recovering", "group_limit", "busy"};
+  constexpr const char* kNames[kRefusalCount] = {
+      "none",      "tenant_limit",  "capacity", "entry_cap",  "too_small",   "no_tier", "queue_full",
+      "tier_sick", "out_of_memory", "draining", "recovering", "group_limit", "busy"};
   return kNames[static_cast<size_t>(reason)];
 }
 

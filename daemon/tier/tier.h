@@ -1,11 +1,12 @@
-// The contract of a tier: where the bytes of blocks live. A tier knows slots and opaque domains; who may have how much is
-// decided before it is asked.
+// The contract of a tier: where the bytes of blocks live. A tier knows slots and opaque domains; who may have how much
+// is decided before it is asked.
 // Confined to the engine loop.
 //
-// The unit of charge is the extent: what Grow adds. A DRAM extent holds many slots of one size; on NVMe a slot is its own
-// extent. Slots inside a domain's extents are taken and given without any new charge.
+// The unit of charge is the extent: what Grow adds. A DRAM extent holds many slots of one size; on NVMe a slot is its
+// own extent. Slots inside a domain's extents are taken and given without any new charge.
 //   charge GrowthBytes -> Grow -> done -> Take ... Give -> Shrink -> refund what it returned
-// Invariants: a slot belongs to one domain from Grow to Shrink; a slot is taken at most once at a time; Take never grows.
+// Invariants: a slot belongs to one domain from Grow to Shrink; a slot is taken at most once at a time; Take never
+// grows.
 #pragma once
 
 #include <cstdint>
@@ -35,11 +36,11 @@ class Tier {
 
   virtual TierKind kind() const = 0;
 
-  // What Grow would add for slots of `slot_bytes` payload. `at_most_bytes` is what could be charged: the smallest extent that
-  // holds a slot when a full one would not fit. 0 when not even that fits.
+  // What Grow would add for slots of `slot_bytes` payload. `at_most_bytes` is what could be charged: the smallest
+  // extent that holds a slot when a full one would not fit. 0 when not even that fits.
   virtual uint64_t GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const = 0;
-  // Adds an extent of exactly `growth_bytes` (a value GrowthBytes returned) to `domain`. `done` runs on the engine loop, maybe
-  // before Grow returns. Not OK: nothing was added, the caller refunds.
+  // Adds an extent of exactly `growth_bytes` (a value GrowthBytes returned) to `domain`. `done` runs on the engine
+  // loop, maybe before Grow returns. Not OK: nothing was added, the caller refunds.
   virtual void Grow(DomainId domain, uint32_t slot_bytes, uint64_t growth_bytes, GrowDone done) = 0;
 
   // A free slot of `domain` for `slot_bytes` of payload, None when only growth would help.
@@ -47,8 +48,8 @@ class Tier {
   // The slot's bytes are dead from now on.
   virtual void Give(DomainId domain, SlotId slot) = 0;
 
-  // Takes every empty extent from `domain`, except up to `keep_bytes` of them. Returns the bytes the domain no longer has.
-  // They may still be reclaiming (memory being punched): `done` runs on the engine loop when they are free again.
+  // Takes every empty extent from `domain`, except up to `keep_bytes` of them. Returns the bytes the domain no longer
+  // has. They may still be reclaiming (memory being punched): `done` runs on the engine loop when they are free again.
   virtual uint64_t Shrink(DomainId domain, uint64_t keep_bytes, ShrinkDone done) = 0;
   // Of the granted bytes of `domain`: those in empty extents.
   virtual uint64_t EmptyBytes(DomainId domain) const = 0;

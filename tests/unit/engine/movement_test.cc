@@ -235,6 +235,35 @@ TEST_F(MovementTest, WithoutACatalogTheHeadersBringTheBlocksBack) {
   engine_->CheckInvariants();
 }
 
+TEST_F(MovementTest, ABlockThatNamesNoParentOrItselfIsRecoveredWithoutAKnot) {
+  Start({Rules("a/p", 16 * kMiB, 64 * kMiB)});
+  const NamespaceId ns = Open("a/p");
+  const std::vector<BlockKey> zero_key(1);
+  const auto blocks = Reserve(kGroup, ns, zero_key, 0, nullptr, /*depth=*/5);
+  ASSERT_EQ(engine_->Commit(kGroup, blocks[0].reservation, 0), CommitOutcome::kVisible);
+  const BlockKey unknown = KeyOf(99);
+  const auto orphan = Reserve(kGroup, ns, Chain(7, 1), 0, &unknown, 3);
+  ASSERT_EQ(engine_->Commit(kGroup, orphan[0].reservation, 0), CommitOutcome::kVisible);
+  Pump();
+  Restart();
+  EXPECT_EQ(Matched(Open("a/p"), zero_key), 1u);
+  EXPECT_EQ(Matched(Open("a/p"), Chain(7, 1)), 1u);
+  EXPECT_EQ(StatsOf("a/p").entries, 2u);
+  engine_->CheckInvariants();
+}
+
+TEST_F(MovementTest, WhatTheCatalogHadNoRoomForIsOfferedAgain) {
+  Start({Rules("a/p", 16 * kMiB, 64 * kMiB)});
+  catalog_->SetQueueMax(2);
+  Store("a/p", Open("a/p"), Chain(1, 12));
+  file_->Hold();
+  file_->Release();
+  Pump();
+  AdvanceMs(2000);
+  EXPECT_EQ(StatsOf("a/p").durable_blocks, 12u);
+  EXPECT_EQ(durable_.size(), 12u);
+}
+
 TEST_F(MovementTest, RecoveryNeverExceedsALimitThatWasLoweredMeanwhile) {
   Start({Rules("a/p", 16 * kMiB, 64 * kMiB)});
   Store("a/p", Open("a/p"), Chain(1, 20));

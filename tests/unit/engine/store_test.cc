@@ -132,6 +132,47 @@ TEST_F(StoreTest, TheDeathOfAGroupGivesBackWhatItFilledAndWaitedFor) {
   engine_->CheckInvariants();
 }
 
+TEST_F(StoreTest, MemoryThatArrivesForNobodyGoesBackAtOnce) {
+  Start({Rules("a/p", 64 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p");
+  memory_->Hold();
+  engine_->Reserve({.group = kGroup, .ns = ns, .keys = Chain(1, 1)}, [](std::vector<ReservedBlock>) {});
+  engine_->AbortGroup(kGroup);
+  memory_->Release();
+  Pump();
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).charged_bytes, 0u);
+  engine_->CheckInvariants();
+}
+
+TEST_F(StoreTest, AnEngineThatEndsWhileMemoryArrivesLeavesNoChargeBehind) {
+  Start({Rules("a/p", 64 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p");
+  memory_->Hold();
+  engine_->Reserve({.group = kGroup, .ns = ns, .keys = Chain(1, 1)}, [](std::vector<ReservedBlock>) {});
+  engine_.reset();
+  memory_->Release();
+  Pump();  // under the address sanitizer: nothing touches the dead engine
+}
+
+TEST_F(StoreTest, ABlockLeasedTooOftenCutsALoadShort) {
+  Start({Rules("a/p", 64 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p");
+  Store("a/p", ns, Chain(1, 1));
+  std::vector<BlockPlace> places;
+  size_t leased = 0;
+  const std::vector<BlockKey> same(1024, KeyOf(1));
+  uint32_t matched = 1024;
+  while (matched == 1024) leased += matched = engine_->Lookup(ns, same, 0, 0, &places).matched;
+  EXPECT_EQ(leased, kHoldsPerBlockMax);
+  const EntryId entry = places.empty() ? EntryId(0) : places[0].entry;
+  std::optional<CacheEngine::LoadResult> result;
+  engine_->Load(ns, {entry, entry}, [&](CacheEngine::LoadResult answer) { result = std::move(answer); });
+  Pump();
+  ASSERT_TRUE(result.has_value());
+  EXPECT_TRUE(result->places.empty());
+  EXPECT_EQ(result->reason, Refusal::kGroupLimit);
+}
+
 TEST_F(StoreTest, LimitsHoldAndEveryRefusalHasItsReason) {
   Start({Rules("none/p", 0), Rules("tiny/p", 64 * kKiB), Rules("small/p", 4 * kMiB)}, 0);
   EXPECT_EQ(Reserve(kGroup, Open("none/p"), Chain(1, 1))[0].reason, Refusal::kNoTier);
