@@ -99,6 +99,7 @@ class DramRounds {
 
   std::vector<BlockKey> KeysOf(uint64_t batch) const {
     std::vector<BlockKey> keys;
+    keys.reserve(options_.slots);
     for (uint64_t i = 0; i < options_.slots; ++i) keys.push_back(MakeKey(kDigestName, batch * options_.slots + i));
     return keys;
   }

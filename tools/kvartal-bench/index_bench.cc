@@ -60,6 +60,7 @@ absl::StatusOr<Report> RunIndex(const IndexOptions& options) {
   }
   std::mt19937_64 random(1);
   std::vector<double> rounds;
+  rounds.reserve(static_cast<size_t>(options.rounds));
   uint64_t missing = 0;
   for (int round = 0; round < options.rounds; ++round) rounds.push_back(OneRound(index, options, &random, &missing));
 

@@ -156,6 +156,7 @@ absl::StatusOr<Crowd> AllAtOnce(const std::vector<std::unique_ptr<BenchClient>>&
   std::vector<absl::StatusOr<Timed>> results(clients.size(), absl::UnknownError("not run"));
   std::barrier start(static_cast<std::ptrdiff_t>(clients.size()) + 1);
   std::vector<std::thread> threads;
+  threads.reserve(clients.size());
   for (size_t i = 0; i < clients.size(); ++i) {
     threads.emplace_back([&, i] {
       std::mt19937_64 random(seed + i);

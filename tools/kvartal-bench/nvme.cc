@@ -125,6 +125,7 @@ class NvmeRun {
 
   std::vector<BlockKey> ChainOf(uint64_t round) const {
     std::vector<BlockKey> keys;
+    keys.reserve(blocks_a_round_);
     for (uint64_t i = 0; i < blocks_a_round_; ++i) keys.push_back(MakeKey(kDigestName, round * blocks_a_round_ + i));
     return keys;
   }

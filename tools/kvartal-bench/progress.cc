@@ -49,9 +49,9 @@ void Progress::Update(uint64_t done, const std::string& note) {
 }
 
 void Progress::Draw(uint64_t done, const std::string& note) {
-  const unsigned long long percent = std::min(done, total_) * 100 / total_;
-  std::fprintf(out_, "\r%s %s %3llu%% %s\x1b[K", label_.c_str(), BarText(done, total_, kBarWidth).c_str(), percent,
-               note.c_str());
+  const uint64_t percent = std::min(done, total_) * 100 / total_;
+  std::fprintf(out_, "\r%s %s %3llu%% %s\x1b[K", label_.c_str(), BarText(done, total_, kBarWidth).c_str(),
+               static_cast<unsigned long long>(percent), note.c_str());
   std::fflush(out_);
   line_open_ = true;
 }

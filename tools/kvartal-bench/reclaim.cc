@@ -34,6 +34,7 @@ kv_layout LayoutOf(uint64_t block_kib) { return {16, 1, static_cast<uint32_t>(bl
 
 std::vector<BlockKey> KeysOf(uint64_t run, uint64_t count) {
   std::vector<BlockKey> keys;
+  keys.reserve(count);
   for (uint64_t i = 0; i < count; ++i) keys.push_back(MakeKey(absl::StrCat(kDigestName, "/", run), i));
   return keys;
 }

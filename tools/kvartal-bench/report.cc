@@ -18,7 +18,9 @@ double Rounded(double value) {
 
 struct TextOf {
   std::string operator()(uint64_t value) const { return absl::StrCat(value); }
-  std::string operator()(double value) const { return absl::StrFormat(value >= 1000 ? "%.0f" : "%.4f", value); }
+  std::string operator()(double value) const {
+    return value >= 1000 ? absl::StrFormat("%.0f", value) : absl::StrFormat("%.4f", value);
+  }
   std::string operator()(bool value) const { return value ? "true" : "false"; }
   std::string operator()(const std::string& value) const { return value; }
 };

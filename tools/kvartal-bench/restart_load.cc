@@ -16,6 +16,7 @@ constexpr uint32_t kReadsPerTen = 3;
 
 std::vector<BlockKey> RestartChain(uint64_t number) {
   std::vector<BlockKey> keys;
+  keys.reserve(kRestartChainBlocks);
   for (uint32_t i = 0; i < kRestartChainBlocks; ++i)
     keys.push_back(MakeKey(kRestartDigest, number * kRestartChainBlocks + i));
   return keys;
