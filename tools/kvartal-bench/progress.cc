@@ -39,7 +39,7 @@ void Progress::Update(uint64_t done, const std::string& note) {
     const uint64_t tenths = std::min(done, total_) * 10 / total_;
     if (tenths <= tenths_told_) return;
     tenths_told_ = tenths;
-    std::fprintf(out_, "%s %llu%% %s\n", label_.c_str(), static_cast<unsigned long long>(tenths * 10), note.c_str());
+    std::fprintf(out_, "%s %llu%% %s\n", label_.c_str(), static_cast<unsigned long long>(tenths) * 10, note.c_str());
     return;
   }
   const int64_t now_ms = SystemClock().MonotonicNs() / 1'000'000;
