@@ -63,7 +63,11 @@ inline constexpr size_t kLoopPostMax = 65536;  // callbacks posted to the engine
 // --- engine
 inline constexpr uint32_t kTickMs = 100;             // TTL and lease resolution
 inline constexpr uint32_t kTickWorkMax = 512;        // entries expired a tick and tenant: a tick never stalls the loop
-inline constexpr size_t kWaitingReservesMax = 1024;  // a node: Reserves that wait for a populate or a write to end
+inline constexpr size_t kWaitingMax = 1024;          // a node: Reserves and Loads that wait for room
+inline constexpr size_t kWaitingPerTenantMax = 256;  // so that one tenant cannot take all of them
+inline constexpr uint32_t kSweepEntriesPerTick = 4096;     // looked at for maxAge: ten million entries in four minutes
+inline constexpr uint32_t kPinTicks = 10;                  // pins end within a second of their time
+inline constexpr uint32_t kDropBlocksPerTurn = 4096;       // of a tenant that is erased: nobody else waits longer
 inline constexpr uint32_t kEvictionsPerReserveMax = 4096;  // bound of one search for space
 inline constexpr uint16_t kHoldsPerBlockMax = 0xffff;      // leases or holds of one block: a 16-bit count in its entry
 inline constexpr size_t kPromotionsMax = 1024;             // a node: NVMe reads under way
@@ -84,6 +88,7 @@ inline constexpr uint32_t kReservePerFrameMax = 1024;  // slots a Reserve may as
 inline constexpr size_t kOutboxFramesMax = 256;        // frames a client has not read yet; then it is cut off
 inline constexpr size_t kOutboxBytesMax = 2 * kMiB;  // of them together: many stalled clients must not fill the daemon
 inline constexpr size_t kUntoldDurablesMax = 1u << 17;  // durable blocks a client has not been told of; 1 MiB of ids
+inline constexpr size_t kUntoldRangesMax = 1u << 17;    // granted ranges a client has not been told of; 2 MiB of them
 inline constexpr size_t kPendingPerSessionMax = 64;     // Reserves and Loads of one session not yet answered
 inline constexpr size_t kSessionsMax = 4096;            // a node
 inline constexpr size_t kStrangersMax = 64;             // connected peers nobody vouches for, until they are told so
@@ -143,6 +148,7 @@ inline constexpr unsigned kSelfCheckSeconds = 120;  // a check of the books in a
 inline constexpr size_t kSelfCheckTextMax = 4096;   // of what a failed check printed
 inline constexpr size_t kMetricTenantsMax = 256;    // lines a metric; tenants beyond are summed in one called "other"
 inline constexpr int64_t kMetricsPeriodMs = 1000;   // how old a scraped number may be
+inline constexpr size_t kReloadsMax = 16;           // readings of the policy folder asked for and not done
 
 static_assert(kExtentAlignBytes % kSlotAlignBytes == 0);
 static_assert(kExtentMaxBytes >= kBlockBytesMax);

@@ -131,7 +131,7 @@ bool CacheEngine::Abort(GroupId group, ReservationId reservation) {
 
 size_t CacheEngine::AbortGroup(GroupId group) { return core_->store_path.AbortGroup(group); }
 
-void CacheEngine::DropTenant(TenantId tenant, absl::AnyInvocable<void(uint64_t bytes)> done) {
+void CacheEngine::DropTenant(TenantId tenant, absl::AnyInvocable<void(absl::StatusOr<uint64_t> bytes)> done) {
   core_->removal.Start(core_->state.tenant(tenant), std::move(done));
 }
 

@@ -177,7 +177,7 @@ class CacheEngine {
   // --- people
   // Deletes everything of a tenant, provably: DRAM punched, NVMe zeroed, a tombstone persisted. `done` with bytes
   // deleted.
-  void DropTenant(TenantId tenant, absl::AnyInvocable<void(uint64_t bytes)> done);
+  void DropTenant(TenantId tenant, absl::AnyInvocable<void(absl::StatusOr<uint64_t> bytes)> done);
 
   // --- time
   // Every kTickMs: TTL, empty extents, drains of lowered limits. Bounded work.

@@ -54,14 +54,18 @@ TenantState& EngineState::AddTenant(const std::string& name) {
 void EngineState::ApplyPolicy(std::shared_ptr<const policy::PolicyTable> next) {
   policy = std::move(next);
   for (auto& tenant : tenants) {
-    if (policy->FindByName(tenant->rules.name) != nullptr) continue;
+    if (InPolicy(*tenant)) continue;
+    // A policy that was made anew under the same name is another tenant, and inherits nothing.
+    if (policy->FindByName(tenant->rules.name) != nullptr)
+      tenant->stats.name = tenant->rules.name + "~" + tenant->rules.uid;
     tenant->rules.quota = {};
     tenant->rules.uids.clear();
     tenant->rules.sockets.clear();
   }
   for (const policy::TenantRules& rules : policy->tenants()) {
     auto it = tenant_by_name.find(rules.name);
-    TenantState& tenant = it == tenant_by_name.end() ? AddTenant(rules.name) : *tenants[it->second.value()];
+    const bool known = it != tenant_by_name.end() && tenants[it->second.value()]->rules.uid == rules.uid;
+    TenantState& tenant = known ? *tenants[it->second.value()] : AddTenant(rules.name);
     tenant.rules = rules;
     tenant.owner = HashOwner(rules.uid);
   }
@@ -70,9 +74,14 @@ void EngineState::ApplyPolicy(std::shared_ptr<const policy::PolicyTable> next) {
   }
 }
 
+bool EngineState::InPolicy(const TenantState& tenant) const {
+  const policy::TenantRules* rules = policy->FindByName(tenant.rules.name);
+  return rules != nullptr && rules->uid == tenant.rules.uid;
+}
+
 TenantState* EngineState::FindOwner(const tier::OwnerUidHash& owner) const {
   for (const auto& tenant : tenants) {
-    if (tenant->owner == owner && policy->FindByName(tenant->rules.name) != nullptr) return tenant.get();
+    if (tenant->owner == owner && InPolicy(*tenant)) return tenant.get();
   }
   return nullptr;
 }
@@ -150,9 +159,14 @@ uint32_t EngineState::TickOfWallMs(int64_t wall_ms) const {
   return static_cast<uint32_t>(std::clamp<int64_t>(tick, 0, NowTick()));
 }
 
+bool EngineState::OverAge(const index::Entry& entry, uint32_t now_tick) const {
+  const uint64_t max_age_ms = tenant(ns(entry.ns).tenant).rules.max_age_ms;
+  return max_age_ms > 0 && uint64_t{now_tick - entry.first_commit_tick} * kTickMs >= max_age_ms;
+}
+
 bool EngineState::Expired(const index::Entry& entry, TierKind tier, uint32_t now_tick) const {
   const policy::TenantRules& rules = tenant(ns(entry.ns).tenant).rules;
-  if (rules.max_age_ms > 0 && uint64_t{now_tick - entry.first_commit_tick} * kTickMs >= rules.max_age_ms) return true;
+  if (OverAge(entry, now_tick)) return true;
   const uint64_t ttl_ms = rules.ttl_ms[TierIndex(tier)];
   return ttl_ms > 0 && !entry.pinned && uint64_t{now_tick - entry.last_access_tick} * kTickMs >= ttl_ms;
 }
@@ -167,8 +181,12 @@ bool EngineState::FindTier(const index::Entry& entry, uint32_t now_tick, TierKin
   return false;
 }
 
+bool EngineState::MayPark(const TenantState& tenant) const {
+  return waiting < kWaitingMax && tenant.waiters.size() < kWaitingPerTenantMax;
+}
+
 bool EngineState::Park(TenantState& tenant, std::unique_ptr<Waiter> waiter) {
-  if (waiting >= kWaitingReservesMax) return false;
+  if (!MayPark(tenant)) return false;
   ++waiting;
   tenant.waiters.push_back(std::move(waiter));
   return true;

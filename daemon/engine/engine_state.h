@@ -53,8 +53,10 @@ struct TenantState {
   uint32_t grow_failed_tick = 0;  // when a populate was last refused: not tried again within that tick
   uint32_t erases_under_way = 0;  // of a removal: transfers it waits for
   bool dropping = false;
-  absl::AnyInvocable<void(uint64_t)> drop_done;
+  absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> drop_done;
   uint64_t dropped_bytes = 0;
+  absl::Status drop_status;       // the first thing that went wrong
+  uint64_t reclaiming_bytes = 0;  // of its memory: being punched
 
   DomainId domain() const { return DomainId(id.value()); }
   policy::EvictionOrder& order(TierKind tier) { return *orders[TierIndex(tier)]; }
@@ -86,6 +88,8 @@ class EngineState {
   NamespaceState& ns(NamespaceId id) { return namespaces[id.value()]; }
   const NamespaceState& ns(NamespaceId id) const { return namespaces[id.value()]; }
   TenantState& TenantOf(const index::Entry& entry) { return tenant(ns(entry.ns).tenant); }
+  // The snapshot still has the very policy object this tenant came from.
+  bool InPolicy(const TenantState& tenant) const;
   // nullptr when no tenant of the policy has that owner hash.
   TenantState* FindOwner(const tier::OwnerUidHash& owner) const;
   absl::StatusOr<NamespaceId> OpenNamespace(TenantId tenant, const NamespaceDigest& digest, const ModelLayout& layout);
@@ -102,6 +106,8 @@ class EngineState {
   int64_t WallMsOfTick(uint32_t tick) const;
   uint32_t TickOfWallMs(int64_t wall_ms) const;
   uint64_t NextRequest() { return ++last_request; }
+  // Older than its tenant's maxAge: counts from the first commit, whatever happened since.
+  bool OverAge(const index::Entry& entry, uint32_t now_tick) const;
   // The copy in `tier` has been idle for longer than the tenant's TTL there, or the block is older than its maxAge.
   bool Expired(const index::Entry& entry, TierKind tier, uint32_t now_tick) const;
   // The fastest tier an entry can be served from: committed, resident, unexpired. False: a gap.
@@ -111,7 +117,8 @@ class EngineState {
   // Lets waiting work of `tenant` go on, first come first served. Safe to call from anywhere; nested calls are folded.
   void Wake(TenantState& tenant);
   void WakeAll();
-  bool Park(TenantState& tenant, std::unique_ptr<Waiter> waiter);  // false: kWaitingReservesMax
+  bool MayPark(const TenantState& tenant) const;
+  bool Park(TenantState& tenant, std::unique_ptr<Waiter> waiter);  // false: as many wait as may
 
   EngineStats Stats() const;
 
@@ -131,6 +138,8 @@ class EngineState {
   // Committed, and its group waits to hear that it is durable.
   absl::flat_hash_map<EntryId, std::pair<GroupId, ReservationId>> durable_watch;
   absl::flat_hash_map<EntryId, uint32_t> pins;  // until tick
+  // NVMe slots whose record is on its way to the catalog, with the generation that is being recorded.
+  absl::flat_hash_map<SlotId, uint64_t> recording;
 
   EngineObserver* observer = nullptr;
   uint64_t last_request = 0;

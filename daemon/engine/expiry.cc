@@ -1,5 +1,6 @@
 #include "daemon/engine/expiry.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace kvartal::engine {
@@ -8,7 +9,8 @@ using index::Entry;
 
 void Expiry::Tick() {
   const uint32_t now_tick = state_.NowTick();
-  EndPins(now_tick);
+  if (now_tick % kPinTicks == 0) EndPins(now_tick);
+  SweepOldAge(now_tick);
   for (auto& tenant : state_.tenants) {
     for (TierKind tier : {TierKind::kDram, TierKind::kNvme}) ExpireTier(*tenant, tier, now_tick);
     space_.DrainOverLimit(*tenant, kOverLimitBlocksPerTick);
@@ -23,11 +25,24 @@ void Expiry::EndPins(uint32_t now_tick) {
   for (const auto& [id, until_tick] : state_.pins) {
     if (until_tick <= now_tick) ended.push_back(id);
   }
-  for (const EntryId id : ended) {
-    Entry& entry = state_.index.at(id);
-    entry.pinned = false;
-    state_.TenantOf(entry).pinned_bytes -= state_.SlotBytesOf(entry);
-    state_.pins.erase(id);
+  for (const EntryId id : ended) residency_.SetPinned(id, false);
+}
+
+void Expiry::SweepOldAge(uint32_t now_tick) {
+  const uint32_t end = state_.index.id_limit();
+  for (uint32_t looked = 0; looked < std::min(end, kSweepEntriesPerTick); ++looked) {
+    sweep_at_ = sweep_at_ + 1 < end ? sweep_at_ + 1 : 0;
+    const EntryId id(sweep_at_);
+    if (!state_.index.IsLive(id)) continue;
+    const Entry& entry = state_.index.at(id);
+    if (entry.state != BlockState::kCommitted || !state_.OverAge(entry, now_tick)) continue;
+    residency_.SetPinned(id, false);  // a pin does not hold against maxAge
+    if (!residency_.Removable(id)) continue;
+    TenantState& tenant = state_.TenantOf(entry);
+    for (TierKind tier : kAllTiers) {
+      if (entry.resident(tier)) ++tenant.stats.tiers[TierIndex(tier)].expirations;
+    }
+    residency_.DropBlock(id);
   }
 }
 

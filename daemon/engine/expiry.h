@@ -22,6 +22,8 @@ class Expiry {
 
  private:
   void EndPins(uint32_t now_tick);
+  // maxAge, which no order of use can find: a few entries of the index a tick, round and round.
+  void SweepOldAge(uint32_t now_tick);
   void ExpireTier(TenantState& tenant, TierKind tier, uint32_t now_tick);
   // False when the oldest block cannot be dealt with in this tick.
   bool ExpireOne(TenantState& tenant, EntryId id, TierKind tier, uint32_t now_tick);
@@ -31,6 +33,7 @@ class Expiry {
   Residency& residency_;
   Space& space_;
   Movement& movement_;
+  uint32_t sweep_at_ = 0;
 };
 
 }  // namespace kvartal::engine

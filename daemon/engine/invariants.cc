@@ -26,7 +26,9 @@ void CountEntry(const EngineState& state, EntryId id, std::vector<Counted>* by_t
     resident = true;
     ++counted.blocks[TierIndex(tier)];
     counted.slot_bytes[TierIndex(tier)] += state.SlotBytesOf(entry) + (tier == TierKind::kNvme ? kNvmeHeaderBytes : 0);
-    if (entry.state == BlockState::kCommitted && entry.copy(tier).children == 0) ++counted.leaves[TierIndex(tier)];
+    const bool in_order = entry.state == BlockState::kCommitted && entry.copy(tier).children == 0 &&
+                          entry.lease_count == 0 && !entry.pinned;
+    if (in_order) ++counted.leaves[TierIndex(tier)];
   }
   // Visible means resident; a placeholder is there for its children or its leases.
   KV_CHECK((entry.state == BlockState::kCommitted) <= resident);

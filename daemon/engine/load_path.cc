@@ -19,10 +19,13 @@ BlockPlace LoadPath::PlaceInDram(EntryId id) const {
 }
 
 bool LoadPath::TryKeep(Hold hold) {
-  Entry& entry = state_.index.at(hold.entry);
-  uint16_t& count = hold.in_place ? entry.lease_count : entry.hold_count;
-  if (count == kHoldsPerBlockMax) return false;
-  ++count;
+  if (hold.in_place) {
+    if (!residency_.AddLease(hold.entry)) return false;
+  } else {
+    uint16_t& holds = state_.index.at(hold.entry).hold_count;
+    if (holds == kHoldsPerBlockMax) return false;
+    ++holds;
+  }
   ++state_.held_blocks;
   return true;
 }
@@ -76,11 +79,15 @@ void LoadPath::Release(std::span<const Hold> holds) {
   TenantState* tenant = nullptr;
   for (const Hold hold : holds) {
     Entry& entry = state_.index.at(hold.entry);
-    uint16_t& count = hold.in_place ? entry.lease_count : entry.hold_count;
-    KV_CHECK(count > 0 && state_.held_blocks > 0);
-    --count;
-    --state_.held_blocks;
     tenant = &state_.TenantOf(entry);
+    KV_CHECK(state_.held_blocks > 0);
+    --state_.held_blocks;
+    if (hold.in_place) {
+      residency_.EndLease(hold.entry);
+    } else {
+      KV_CHECK(entry.hold_count > 0);
+      --entry.hold_count;
+    }
     if (!entry.in_use()) residency_.EraseIfGone(hold.entry);
   }
   if (tenant != nullptr) state_.Wake(*tenant);
@@ -100,9 +107,7 @@ Refusal LoadPath::Pin(std::span<const Hold> blocks, int64_t until_wall_ms) {
   const int64_t left_ms = std::clamp<int64_t>(until_wall_ms - state_.devices.clock->WallMs(), 0, kPinMsMax);
   const uint32_t until_tick = state_.NowTick() + static_cast<uint32_t>(left_ms / kTickMs);
   for (const Hold block : blocks) {
-    Entry& entry = state_.index.at(block.entry);
-    if (!entry.pinned) tenant.pinned_bytes += state_.SlotBytesOf(entry);
-    entry.pinned = true;
+    residency_.SetPinned(block.entry, true);
     uint32_t& until = state_.pins[block.entry];
     until = std::max(until, until_tick);
   }

@@ -78,9 +78,13 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, absl::St
 }
 
 void Movement::Record(const tier::CatalogRecord& record) {
-  recording_[record.slot] = record.header.generation;
+  state_.recording[record.slot] = record.header.generation;
   const bool queued = state_.devices.catalog->Put(record, [this, record](absl::Status status) {
-    if (status.ok()) MarkDurable(record);
+    if (status.ok()) {
+      MarkDurable(record);
+    } else {
+      unrecorded_.push_back(record);
+    }
   });
   if (!queued) unrecorded_.push_back(record);
 }
@@ -90,15 +94,16 @@ void Movement::Tick() {
     const tier::CatalogRecord record = unrecorded_.front();
     unrecorded_.pop_front();
     // The slot may have been given up meanwhile, and may even hold another block.
-    auto it = recording_.find(record.slot);
-    if (it != recording_.end() && it->second == record.header.generation) Record(record);
+    auto it = state_.recording.find(record.slot);
+    if (it != state_.recording.end() && it->second == record.header.generation) Record(record);
   }
 }
 
 void Movement::MarkDurable(const tier::CatalogRecord& record) {
-  auto it = recording_.find(record.slot);
-  if (it == recording_.end() || it->second != record.header.generation) return;  // the slot has a later block by now
-  recording_.erase(it);
+  auto it = state_.recording.find(record.slot);
+  if (it == state_.recording.end() || it->second != record.header.generation)
+    return;  // the slot has a later block by now
+  state_.recording.erase(it);
   const EntryId id = state_.FindBlock(record.header.identity);
   if (!id.valid()) return;
   Entry& entry = state_.index.at(id);

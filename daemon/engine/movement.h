@@ -49,9 +49,9 @@ class Movement {
   Residency& residency_;
   Space& space_;
   absl::flat_hash_map<EntryId, std::vector<ReadDone>> readers_;
-  // NVMe slots whose record is on its way to the catalog, with the generation that is being recorded.
-  absl::flat_hash_map<SlotId, uint64_t> recording_;
-  std::deque<tier::CatalogRecord> unrecorded_;  // the catalog's queue was full
+  // What the catalog had no room for, or failed to write. At most one for each slot that is in use, plus what a tick finds
+  // out of date.
+  std::deque<tier::CatalogRecord> unrecorded_;
 };
 
 }  // namespace kvartal::engine

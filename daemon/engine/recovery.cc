@@ -46,8 +46,8 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record) {
   if (!ns.ok() || layout.SlotBytes() != identity.payload_bytes) return false;
   EntryId id = state_.index.Find(*ns, identity.key);
   if (id.valid() && state_.index.at(id).state != BlockState::kGone)
-    return false;  // stored anew, or a second header of it
-  if (tenant->stats.entries >= tenant->rules.max_entries) return false;
+    return false;                                                           // stored anew, or a second header of it
+  if (tenant->stats.entries + 2 > tenant->rules.max_entries) return false;  // its own, and maybe its parent's
 
   const uint64_t slot_charge = identity.payload_bytes + kNvmeHeaderBytes;
   if (!state_.ledger.Adopt(tenant->id, TierKind::kNvme, slot_charge)) return false;
@@ -68,7 +68,8 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record) {
   if (!id.valid()) {
     id = state_.index.Insert(*ns, identity.key, parent, identity.depth);
     ++tenant->stats.entries;
-  } else if (parent.valid() && !state_.index.at(id).parent.valid()) {
+  } else if (parent.valid() && !state_.index.at(id).parent.valid() &&
+             state_.index.at(parent).depth < state_.index.at(id).depth) {
     state_.index.SetParent(id, parent);
   }
   residency_.AdoptOnNvme(id, record.slot, state_.TickOfWallMs(record.header.first_commit_ms),

@@ -9,7 +9,8 @@ namespace kvartal::engine {
 using index::Entry;
 
 bool Residency::IsCandidate(const Entry& entry, TierKind tier) const {
-  return entry.state == BlockState::kCommitted && entry.resident(tier) && entry.copy(tier).children == 0;
+  return entry.state == BlockState::kCommitted && entry.resident(tier) && entry.copy(tier).children == 0 &&
+         entry.lease_count == 0 && !entry.pinned;
 }
 
 policy::BlockTraits Residency::TraitsOf(const Entry& entry) const {
@@ -73,6 +74,51 @@ void Residency::Touch(EntryId id, uint64_t request, uint32_t now_tick) {
   }
 }
 
+void Residency::JoinOrders(EntryId id) {
+  const Entry& entry = state_.index.at(id);
+  for (TierKind tier : kAllTiers) {
+    if (IsCandidate(entry, tier)) state_.TenantOf(entry).order(tier).Insert(id, TraitsOf(entry));
+  }
+}
+
+void Residency::LeaveOrders(EntryId id) {
+  const Entry& entry = state_.index.at(id);
+  for (TierKind tier : kAllTiers) {
+    if (IsCandidate(entry, tier)) state_.TenantOf(entry).order(tier).Remove(id, TraitsOf(entry));
+  }
+}
+
+bool Residency::AddLease(EntryId id) {
+  Entry& entry = state_.index.at(id);
+  if (entry.lease_count == kHoldsPerBlockMax) return false;
+  if (entry.lease_count == 0) LeaveOrders(id);
+  ++entry.lease_count;
+  return true;
+}
+
+void Residency::EndLease(EntryId id) {
+  Entry& entry = state_.index.at(id);
+  KV_CHECK(entry.lease_count > 0);
+  if (--entry.lease_count == 0) JoinOrders(id);
+}
+
+void Residency::SetPinned(EntryId id, bool pinned) {
+  Entry& entry = state_.index.at(id);
+  if (entry.pinned == pinned) return;
+  const uint64_t bytes = state_.SlotBytesOf(entry);
+  uint64_t& pinned_bytes = state_.TenantOf(entry).pinned_bytes;
+  if (pinned) {
+    LeaveOrders(id);
+    entry.pinned = true;
+    pinned_bytes += bytes;
+  } else {
+    entry.pinned = false;
+    pinned_bytes -= bytes;
+    state_.pins.erase(id);
+    JoinOrders(id);
+  }
+}
+
 void Residency::SetCopy(EntryId id, TierKind tier, SlotId slot) {
   Entry& entry = state_.index.at(id);
   TenantState& tenant = state_.TenantOf(entry);
@@ -105,6 +151,7 @@ void Residency::FreeSlot(const Entry& entry, TierKind tier, SlotId slot) {
     return;
   }
   KV_CHECK(tier == TierKind::kNvme);
+  state_.recording.erase(slot);
   state_.devices.catalog->Delete(slot);
   state_.devices.nvme->Give(tenant.domain(), slot);
   state_.ledger.Refund(tenant.id, tier, state_.devices.nvme->Shrink(tenant.domain(), 0, [] {}));
@@ -154,11 +201,7 @@ void Residency::EraseIfGone(EntryId id) {
     entry.state = BlockState::kGone;
     entry.durable = false;
     state_.durable_watch.erase(id);
-    if (entry.pinned) {
-      entry.pinned = false;
-      state_.TenantOf(entry).pinned_bytes -= state_.SlotBytesOf(entry);
-      state_.pins.erase(id);
-    }
+    SetPinned(id, false);
     if (entry.children > 0 || entry.in_use()) return;
     const EntryId parent = entry.parent;
     --state_.TenantOf(entry).stats.entries;

@@ -1,8 +1,8 @@
 // Which blocks have which copies, and which of them are candidates for eviction. The only code that changes an
 // entry's copies, touches it, or erases it.
 // Confined to the engine loop.
-// Invariant: a block is in its tenant's order of a tier exactly when it is committed, has a copy there and no child
-// has one.
+// Invariant: a block is in its tenant's order of a tier exactly when it is committed, has a copy there that no child has,
+// nobody reads it in place and nobody pinned it.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +42,11 @@ class Residency {
   // May its copy in `tier` be taken for space? Not when the block is leased, pinned or moving, and not the last copy of
   // a block that somebody holds.
   bool Evictable(EntryId id, TierKind tier) const;
+  // A reader in place comes or goes. False, and nothing happened, when they are as many as can be counted.
+  bool AddLease(EntryId id);
+  void EndLease(EntryId id);
+  void SetPinned(EntryId id, bool pinned);
+
   // May its copies change? Not while they are read in place, pinned or moving.
   bool Movable(EntryId id) const;
   // May the whole block go?
@@ -52,6 +57,8 @@ class Residency {
   policy::BlockTraits TraitsOf(const index::Entry& entry) const;
   void SetCopy(EntryId id, TierKind tier, SlotId slot);
   void ClearCopy(EntryId id, TierKind tier);
+  void JoinOrders(EntryId id);
+  void LeaveOrders(EntryId id);
   void FreeSlot(const index::Entry& entry, TierKind tier, SlotId slot);
 
   EngineState& state_;

@@ -170,15 +170,16 @@ Refusal Space::MakeEntryRoom(TenantState& tenant, uint64_t request) {
 uint64_t Space::GiveBackEmpty(TenantState& tenant) {
   if (!tenant.memory_open || state_.devices.dram->EmptyBytes(tenant.domain()) == 0) return 0;
   auto bytes = std::make_shared<uint64_t>(0);
-  auto ended = std::make_shared<bool>(false);
-  *bytes = state_.devices.dram->Shrink(tenant.domain(), 0, [this, bytes, ended] {
-    *ended = true;
-    if (*bytes == 0) return;  // before Shrink returned: settled below
-    state_.ledger.Reclaimed(TierKind::kDram, *bytes);
-    state_.WakeAll();
-  });
+  *bytes = state_.devices.dram->Shrink(tenant.domain(), 0,
+                                       [this, alive = std::weak_ptr<bool>(alive_), owner = &tenant, bytes] {
+                                         if (alive.expired() || *bytes == 0) return;  // 0: there was nothing to take
+                                         owner->reclaiming_bytes -= *bytes;
+                                         state_.ledger.Reclaimed(TierKind::kDram, *bytes);
+                                         state_.WakeAll();
+                                       });
   if (*bytes == 0) return 0;
-  state_.ledger.Refund(tenant.id, TierKind::kDram, *bytes, !*ended);
+  tenant.reclaiming_bytes += *bytes;
+  state_.ledger.Refund(tenant.id, TierKind::kDram, *bytes, /*still_reclaiming=*/true);
   return *bytes;
 }
 

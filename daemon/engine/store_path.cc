@@ -1,6 +1,7 @@
 #include "daemon/engine/store_path.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "daemon/base/check.h"
@@ -24,8 +25,8 @@ class StorePath::Operation : public Waiter {
         depth_(request.first_depth),
         keys_(request.keys.begin(), request.keys.end()),
         done_(std::move(done)) {
-    if (request.parent != nullptr) parent_ = state_.index.Find(ns_, *request.parent);
-    if (parent_.valid()) path_.residency_.Touch(parent_, request_, state_.NowTick());
+    if (request.parent != nullptr) parent_key_ = *request.parent;
+    if (const EntryId parent = Parent(); parent.valid()) path_.residency_.Touch(parent, request_, state_.NowTick());
     blocks_.reserve(keys_.size());
   }
   ~Operation() override {
@@ -54,13 +55,14 @@ class StorePath::Operation : public Waiter {
   bool Step() {
     const BlockKey& key = keys_[blocks_.size()];
     if (!pending_.valid()) {
+      if (refused_ == Refusal::kNone && tenant_.dropping) refused_ = Refusal::kDraining;
       if (refused_ != Refusal::kNone) return AddRefused(refused_), true;
       const EntryId known = state_.index.Find(ns_, key);
       if (known.valid() && TryKnown(known)) return true;
       const Refusal no_room = path_.space_.MakeEntryRoom(tenant_, request_);
       if (no_room != Refusal::kNone) return AddRefused(no_room), true;
       // Found again: making room may have erased a placeholder.
-      pending_ = path_.residency_.Reserve(ns_, key, state_.index.Find(ns_, key), parent_, depth_, request_);
+      pending_ = path_.residency_.Reserve(ns_, key, state_.index.Find(ns_, key), Parent(), depth_, request_);
     }
     const auto wanted = static_cast<uint32_t>(keys_.size() - blocks_.size());
     const SpaceResult room = path_.space_.TakeDram(tenant_, state_.ns(ns_).layout.SlotBytes(), request_, wanted);
@@ -76,6 +78,12 @@ class StorePath::Operation : public Waiter {
     return true;
   }
 
+  // Of the next key. Looked up each time: while this waited, the block may have gone and its id may be another's.
+  EntryId Parent() const {
+    if (!blocks_.empty()) return state_.index.Find(ns_, keys_[blocks_.size() - 1]);
+    return parent_key_.has_value() ? state_.index.Find(ns_, *parent_key_) : EntryId::None();
+  }
+
   // Decides a key that has an entry already. False: treat it as new.
   bool TryKnown(EntryId id) {
     Entry& entry = state_.index.at(id);
@@ -84,18 +92,18 @@ class StorePath::Operation : public Waiter {
       case BlockState::kCommitted:
         if (!state_.FindTier(entry, state_.NowTick(), &tier)) {
           // Expired and not yet swept. What cannot be taken away now is not stored twice either.
-          if (!path_.residency_.Removable(id)) return AddBusy(id), true;
+          if (!path_.residency_.Removable(id)) return AddBusy(), true;
           path_.residency_.DropBlock(id);
           return false;
         }
         path_.residency_.Touch(id, request_, state_.NowTick());
-        AddExisting(id);
+        AddExisting();
         return true;
       case BlockState::kFilling:
         JoinFilling(id);
         return true;
       case BlockState::kReserved:
-        AddBusy(id);
+        AddBusy();
         return true;
       default:
         return false;  // a placeholder
@@ -107,7 +115,7 @@ class StorePath::Operation : public Waiter {
     const ReservationId reservation = state_.filling_by_entry.at(id);
     Filling& filling = state_.fillings.at(reservation);
     const uint64_t bit = uint64_t{1} << shard_;
-    if (filling.group != group_ || (filling.shards_taken & bit) != 0) return AddBusy(id);
+    if (filling.group != group_ || (filling.shards_taken & bit) != 0) return AddBusy();
     filling.shards_taken |= bit;
     AddSlot(id, reservation);
   }
@@ -129,33 +137,32 @@ class StorePath::Operation : public Waiter {
     block.reservation = reservation;
     block.generation = state_.devices.dram->GenerationOf(tenant_.domain(), slot);
     block.arena_offset = tier::DramTier::OffsetOf(slot) + state_.ns(ns_).layout.ShardOffset(shard_);
-    Add(block, id);
+    Add(block);
   }
 
-  void AddExisting(EntryId id) {
+  void AddExisting() {
     ReservedBlock block;
     block.outcome = ReserveOutcome::kExists;
-    Add(block, id);
+    Add(block);
   }
 
-  void Add(ReservedBlock block, EntryId entry) {
+  void Add(ReservedBlock block) {
     blocks_.push_back(block);
-    parent_ = entry;
     ++depth_;
   }
 
   // A want of space holds for every later key of the chain as well.
   void AddRefused(Refusal reason) {
     refused_ = reason;
-    Refused(reason, EntryId::None());
+    Refused(reason);
   }
   // A busy block is somebody's: the chain goes on behind it.
-  void AddBusy(EntryId id) { Refused(Refusal::kBusy, id); }
-  void Refused(Refusal reason, EntryId entry) {
+  void AddBusy() { Refused(Refusal::kBusy); }
+  void Refused(Refusal reason) {
     ++tenant_.stats.tiers[TierIndex(TierKind::kDram)].refusals[static_cast<size_t>(reason)];
     ReservedBlock block;
     block.reason = reason;
-    Add(block, entry);
+    Add(block);
   }
 
   void Answer() { done_(std::move(blocks_)); }
@@ -167,7 +174,7 @@ class StorePath::Operation : public Waiter {
   const NamespaceId ns_;
   const uint32_t shard_;
   const uint64_t request_;
-  EntryId parent_;
+  std::optional<BlockKey> parent_key_;  // of the first key
   uint32_t depth_;
   const std::vector<BlockKey> keys_;
   std::vector<ReservedBlock> blocks_;  // decided so far
@@ -185,7 +192,7 @@ void StorePath::Reserve(const ReserveRequest& request, CacheEngine::ReserveDone 
   if (tenant.rules.tier(TierKind::kDram).limit_bytes == 0) return operation->Refuse(Refusal::kNoTier);
   // First come, first served: a later Reserve must not overtake those that wait already.
   if (tenant.waiters.empty() && operation->Retry()) return;
-  if (state_.waiting >= kWaitingReservesMax) return operation->Refuse(Refusal::kQueueFull);
+  if (!state_.MayPark(tenant)) return operation->Refuse(Refusal::kQueueFull);
   KV_CHECK(state_.Park(tenant, std::move(operation)));
 }
 

@@ -193,6 +193,71 @@ TEST_F(MovementTest, IdleBlocksExpireTierByTier) {
   engine_->CheckInvariants();
 }
 
+TEST_F(MovementTest, APinHidesNothingBehindIt) {
+  auto rules = Rules("a/p", 64 * kMiB);
+  rules.tier(TierKind::kDram).guarantee_bytes = 8 * kMiB;
+  rules.ttl_ms[TierIndex(TierKind::kDram)] = 2000;
+  Start({rules}, 0);
+  const NamespaceId ns = Open("a/p");
+  Store("a/p", ns, Chain(1, 2));
+  std::vector<BlockPlace> places;
+  engine_->Lookup(ns, Chain(1, 2), 0, 0, &places);
+  ASSERT_EQ(engine_->Pin(Holds(places), clock_.WallMs() + 60'000), Refusal::kNone);
+  engine_->Release(Holds(places));
+  Store("a/p", ns, Chain(100, 8));
+  AdvanceMs(2500);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).blocks, 2u) << "the unpinned ones expired";
+  EXPECT_EQ(Matched(ns, Chain(1, 2)), 2u);
+  engine_->CheckInvariants();
+}
+
+TEST_F(MovementTest, NothingLivesLongerThanMaxAgeUsedOrPinnedOrNot) {
+  auto rules = Rules("a/p", 64 * kMiB, 64 * kMiB);
+  rules.max_age_ms = 3000;
+  rules.tier(TierKind::kDram).guarantee_bytes = 8 * kMiB;
+  Start({rules});
+  const NamespaceId ns = Open("a/p");
+  Store("a/p", ns, Chain(1, 6));
+  Pump();
+  std::vector<BlockPlace> places;
+  engine_->Lookup(ns, Chain(1, 3), 0, 0, &places);
+  ASSERT_EQ(engine_->Pin(Holds(places), clock_.WallMs() + 60'000), Refusal::kNone);
+  engine_->Release(Holds(places));
+  for (int i = 0; i < 29; ++i) {
+    AdvanceMs(100);
+    EXPECT_EQ(Matched(ns, Chain(1, 6)), 6u);
+  }
+  AdvanceMs(200);
+  EXPECT_EQ(Matched(ns, Chain(1, 6)), 0u);
+  EXPECT_EQ(StatsOf("a/p").entries, 0u);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kNvme).charged_bytes, 0u);
+  engine_->CheckInvariants();
+}
+
+TEST_F(MovementTest, ADropThatCouldNotBeRecordedSaysSo) {
+  Start({Rules("a/p", 16 * kMiB, 64 * kMiB)});
+  Store("a/p", Open("a/p"), Chain(1, 3));
+  Pump();
+  catalog_->FailWrites(absl::ResourceExhaustedError("disk full"));
+  std::optional<absl::StatusOr<uint64_t>> answer;
+  engine_->DropTenant(engine_->FindTenant("a/p"), [&](absl::StatusOr<uint64_t> bytes) { answer = std::move(bytes); });
+  Pump();
+  AdvanceMs(200);
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(MovementTest, RecordsTheCatalogFailedToWriteAreWrittenLater) {
+  Start({Rules("a/p", 16 * kMiB, 64 * kMiB)});
+  catalog_->FailWrites(absl::ResourceExhaustedError("disk full"));
+  Store("a/p", Open("a/p"), Chain(1, 3));
+  Pump();
+  EXPECT_EQ(StatsOf("a/p").durable_blocks, 0u);
+  catalog_->FailWrites(absl::OkStatus());
+  AdvanceMs(300);
+  EXPECT_EQ(StatsOf("a/p").durable_blocks, 3u);
+}
+
 TEST_F(MovementTest, ExpiredBlocksAreNotServedEvenBeforeTheTick) {
   auto rules = Rules("a/p", 64 * kMiB);
   rules.ttl_ms[TierIndex(TierKind::kDram)] = 1000;
@@ -280,7 +345,7 @@ TEST_F(MovementTest, ADroppedTenantIsGoneForGoodAndItsBytesAreZero) {
   Store("b/p", Open("b/p"), Chain(50, 5));
   Pump();
   std::optional<uint64_t> dropped;
-  engine_->DropTenant(engine_->FindTenant("a/p"), [&](uint64_t bytes) { dropped = bytes; });
+  engine_->DropTenant(engine_->FindTenant("a/p"), [&](absl::StatusOr<uint64_t> bytes) { dropped = bytes.value(); });
   Pump();
   AdvanceMs(200);
   ASSERT_TRUE(dropped.has_value());

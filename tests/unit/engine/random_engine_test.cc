@@ -37,7 +37,14 @@ class RandomEngineTest : public EngineTest, public ::testing::WithParamInterface
     const std::string tenant = AnyTenant();
     const auto keys = AnyChain();
     const GroupId group(1 + Random(3));
-    engine_->Reserve({.group = group, .ns = Open(tenant), .keys = keys},
+    // A chain, the rest of one, or one under a parent that may be anything.
+    const BlockKey parent = KeyOf(1 + 1000 * Random(12) + Random(24));
+    const bool has_parent = Random(2) == 0;
+    engine_->Reserve({.group = group,
+                      .ns = Open(tenant),
+                      .keys = keys,
+                      .parent = has_parent ? &parent : nullptr,
+                      .first_depth = has_parent ? static_cast<uint32_t>(Random(30)) : 0},
                      [this, tenant, keys, group](std::vector<ReservedBlock> blocks) {
                        ASSERT_EQ(blocks.size(), keys.size());
                        for (size_t i = 0; i < keys.size(); ++i) {
@@ -81,6 +88,7 @@ class RandomEngineTest : public EngineTest, public ::testing::WithParamInterface
         engine_->Release(Holds(result.places));
       });
     }
+    if (Random(6) == 0) engine_->Pin(held.holds, clock_.WallMs() + static_cast<int64_t>(Random(3000)));
     held_.push_back(std::move(held));
   }
 
@@ -161,7 +169,11 @@ class RandomEngineTest : public EngineTest, public ::testing::WithParamInterface
 
 TEST_P(RandomEngineTest, BooksBalanceAndBytesAreRight) {
   SCOPED_TRACE(::testing::Message() << "seed " << GetParam());
-  Start({Rules("a/p", 8 * kMiB, 16 * kMiB), Rules("b/p", 4 * kMiB, 8 * kMiB), Rules("c/p", 16 * kMiB, 0)});
+  auto pinning = Rules("a/p", 8 * kMiB, 16 * kMiB);
+  pinning.tier(TierKind::kDram).guarantee_bytes = 2 * kMiB;
+  auto aging = Rules("c/p", 16 * kMiB, 0);
+  aging.max_age_ms = 4000;
+  Start({pinning, Rules("b/p", 4 * kMiB, 8 * kMiB), aging});
   RememberNamespaces();
   file_->SetFaultRates({.io_error = 1, .short_transfer = 1, .torn_write = 1, .bit_flip = 1}, GetParam());
   file_->SetReorder(true, GetParam());

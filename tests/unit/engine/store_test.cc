@@ -173,6 +173,59 @@ TEST_F(StoreTest, ABlockLeasedTooOftenCutsALoadShort) {
   EXPECT_EQ(result->reason, Refusal::kGroupLimit);
 }
 
+TEST_F(StoreTest, AParentThatGoesWhileItsChildWaitsIsNoParent) {
+  Start({Rules("a/p", 64 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p");
+  const NamespaceId other_size = Open("a/p", 2, 1, 2 * kMiB);
+  const auto parent = Reserve(kGroup, ns, Chain(1, 1));
+  memory_->Hold();
+  engine_->Reserve({.group = kGroup, .ns = other_size, .keys = Chain(50, 1)}, [](std::vector<ReservedBlock>) {});
+  const BlockKey parent_key = KeyOf(1);
+  const std::vector<BlockKey> child = Chain(2, 1);
+  size_t granted = 0;
+  engine_->Reserve({.group = kGroup, .ns = ns, .keys = child, .parent = &parent_key, .first_depth = 1},
+                   [&](std::vector<ReservedBlock> blocks) { granted = blocks[0].outcome == ReserveOutcome::kGranted; });
+  ASSERT_EQ(engine_->stats().waiting_reserves, 2u) << "the child waits behind the other Reserve";
+  ASSERT_TRUE(engine_->Abort(kGroup, parent[0].reservation));
+  memory_->Release();
+  Pump();
+  EXPECT_EQ(granted, 1u);
+  engine_->CheckInvariants();
+}
+
+TEST_F(StoreTest, APolicyMadeAnewUnderTheSameNameInheritsNothing) {
+  Start({Rules("a/p", 64 * kMiB)}, 0);
+  Store("a/p", Open("a/p"), Chain(1, 4));
+  rules_[0].uid = "another object";
+  engine_->ApplyPolicy(Table());
+  EXPECT_EQ(Matched(Open("a/p"), Chain(1, 4)), 0u);
+  AdvanceMs(3000);
+  EXPECT_EQ(engine_->stats().charged_bytes[TierIndex(TierKind::kDram)], 0u) << "what the old one had drains";
+  engine_->CheckInvariants();
+}
+
+TEST_F(StoreTest, OneTenantCannotTakeEveryPlaceInTheQueue) {
+  Start({Rules("a/p", 64 * kMiB), Rules("b/p", 64 * kMiB)}, 0);
+  const NamespaceId a = Open("a/p");
+  const NamespaceId b = Open("b/p");
+  memory_->Hold();
+  size_t refused = 0, answered = 0;
+  for (uint64_t i = 0; i < kWaitingPerTenantMax + 10; ++i) {
+    engine_->Reserve({.group = kGroup, .ns = a, .keys = Chain(1 + i, 1)}, [&](std::vector<ReservedBlock> blocks) {
+      ++answered;
+      refused += blocks[0].reason == Refusal::kQueueFull;
+    });
+  }
+  EXPECT_EQ(refused, 10u);
+  bool other = false;
+  engine_->Reserve({.group = GroupId(8), .ns = b, .keys = Chain(1, 1)},
+                   [&](std::vector<ReservedBlock> blocks) { other = blocks[0].outcome == ReserveOutcome::kGranted; });
+  memory_->Release();
+  Pump();
+  EXPECT_TRUE(other);
+  EXPECT_EQ(answered, kWaitingPerTenantMax + 10);
+}
+
 TEST_F(StoreTest, LimitsHoldAndEveryRefusalHasItsReason) {
   Start({Rules("none/p", 0), Rules("tiny/p", 64 * kKiB), Rules("small/p", 4 * kMiB)}, 0);
   EXPECT_EQ(Reserve(kGroup, Open("none/p"), Chain(1, 1))[0].reason, Refusal::kNoTier);
