@@ -55,26 +55,28 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record) {
     state_.ledger.Refund(tenant->id, TierKind::kNvme, slot_charge);
     return false;
   }
-  EntryId parent;
-  // A block that was stored without its parent names none, and a client may write any key: neither may tie a knot here.
-  if (identity.depth > 0 && identity.parent != BlockKey{} && identity.parent != identity.key) {
-    // The parent's record may come later: its placeholder is there for it.
-    parent = state_.index.Find(*ns, identity.parent);
-    if (!parent.valid()) {
-      parent = state_.index.Insert(*ns, identity.parent, EntryId::None(), identity.depth - 1);
-      ++tenant->stats.entries;
-    }
-  }
+  const EntryId parent = ParentFor(*ns, id, identity);
   if (!id.valid()) {
     id = state_.index.Insert(*ns, identity.key, parent, identity.depth);
     ++tenant->stats.entries;
-  } else if (parent.valid() && !state_.index.at(id).parent.valid() &&
-             state_.index.at(parent).depth < state_.index.at(id).depth) {
+  } else if (parent.valid()) {
     state_.index.SetParent(id, parent);
   }
   residency_.AdoptOnNvme(id, record.slot, state_.TickOfWallMs(record.header.first_commit_ms),
                          state_.TickOfWallMs(record.header.last_access_ms));
   return true;
+}
+
+EntryId Recovery::ParentFor(NamespaceId ns, EntryId id, const tier::BlockIdentity& identity) {
+  if (id.valid() && state_.index.at(id).parent.valid()) return EntryId::None();  // linked already
+  // A block that was stored without its parent names none, and a client may write any key: neither may tie a knot here.
+  const uint32_t depth = id.valid() ? state_.index.at(id).depth : identity.depth;
+  if (depth == 0 || identity.parent == BlockKey{} || identity.parent == identity.key) return EntryId::None();
+  const EntryId known = state_.index.Find(ns, identity.parent);
+  if (known.valid()) return state_.index.at(known).depth < depth ? known : EntryId::None();
+  // Its record may come later: a placeholder is there for it.
+  ++state_.tenant(state_.ns(ns).tenant).stats.entries;
+  return state_.index.Insert(ns, identity.parent, EntryId::None(), depth - 1);
 }
 
 void Recovery::Finish(absl::Status status) {
