@@ -66,7 +66,7 @@ struct ReclaimOptions {
   int runs = 50;
   uint64_t reserve_mib = 1024;
   uint64_t block_kib = 1024;
-  bool inject_commit = false;  // the client commits one block: the positive control of `visible_unfinished`
+  bool inject_commit = false;  // one block is committed before the kill: the positive control of `visible_unfinished`
 };
 absl::StatusOr<Report> RunReclaim(const Common& common, const ReclaimOptions& options);
 

@@ -161,7 +161,6 @@ class CommandLine {
     victim->add_option("--blocks", victim_.blocks);
     victim->add_option("--block-kib", victim_.block_kib);
     victim->add_option("--run", victim_.run);
-    victim->add_flag("--commit-one", victim_.commit_one);
     CLI::App* const tenant = Inner("demo-client", [this] { return RunDemoClient(common_.socket, demo_client_); });
     tenant->add_option("--trace", demo_client_.trace);
     tenant->add_option("--requests", demo_client_.requests);

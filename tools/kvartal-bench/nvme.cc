@@ -32,8 +32,7 @@ class NvmeRun {
         options_(options),
         block_bytes_(block_kib * kKiB),
         blocks_a_round_(std::max<uint64_t>(1, options.round_mib * kMiB / block_bytes_)),
-        file_bytes_(RoundUp((options.rounds + kWarmUpRounds) * options.round_mib * kMiB * 5 / 4 + 512 * kMiB,
-                            kSegmentMaxBytes)) {}
+        file_bytes_(RoundUp(StoredRounds() * options.round_mib * kMiB * 5 / 4 + 512 * kMiB, kSegmentMaxBytes)) {}
 
   absl::Status Start() {
     DaemonSetup setup = OneTenant(RoundUp(options_.round_mib * kMiB * 3 / 2, kExtentAlignBytes), file_bytes_);
@@ -50,6 +49,7 @@ class NvmeRun {
 
   // The same blocks on disk, next to no DRAM: every load is from NVMe.
   absl::Status RestartForReads() {
+    while (stored_rounds_ < StoredRounds()) KV_RETURN_IF_ERROR(StoreRound().status());
     client_.reset();
     KV_RETURN_IF_ERROR(daemon_->Stop());
     DaemonSetup setup = OneTenant(RoundUp(options_.round_mib * kMiB / 2, kExtentAlignBytes), file_bytes_);
@@ -57,6 +57,8 @@ class NvmeRun {
     KV_RETURN_IF_ERROR(daemon_->Launch(setup));
     KV_RETURN_IF_ERROR(daemon_->WaitRecovered());
     KV_RETURN_IF_ERROR(Attach());
+    KV_ASSIGN_OR_RETURN(const admin::v1::StatusReply status, daemon_->admin().GetStatus());
+    direct_io_ = status.direct_io();
     return LoadRound().status();
   }
 
@@ -88,7 +90,7 @@ class NvmeRun {
 
   // Bytes a second of Lookup, Load in windows, Release; then, untimed, nothing: bytes are compared as they come.
   absl::StatusOr<double> LoadRound() {
-    const std::vector<BlockKey> chain = ChainOf(loaded_rounds_++ % stored_rounds_);
+    const std::vector<BlockKey> chain = ChainOf(loaded_rounds_++ * 2);
     const SystemClock clock;
     const int64_t start_ns = clock.MonotonicNs();
     KV_ASSIGN_OR_RETURN(Found found, client_->Lookup(chain));
@@ -107,14 +109,20 @@ class NvmeRun {
     return Rate(found.matched, clock.MonotonicNs() - start_ns);
   }
 
-  absl::StatusOr<double> FioWrite() { return Fio(SiblingFile(), true); }
-  // The daemon's own file: what it wrote is what fio reads.
-  absl::StatusOr<double> FioRead() { return Fio(daemon_->nvme_file(), false); }
+  absl::StatusOr<double> FioWrite() { return Fio(SiblingFile(), true, fio_writes_++); }
+  // The daemon's own file, what it wrote in every other round: as old as what it reads itself, and never the same.
+  absl::StatusOr<double> FioRead() { return Fio(daemon_->nvme_file(), false, fio_reads_++ * 2 + 1); }
 
   uint64_t from_memory() const { return from_memory_; }
   uint64_t wrong() const { return wrong_; }
+  bool direct_io() const { return direct_io_; }
 
  private:
+  // Half of them are read by the daemon, half by fio; one more of each than is timed.
+  uint64_t StoredRounds() const {
+    return std::max<uint64_t>(options_.rounds + kWarmUpRounds, 2 * (options_.rounds + 1));
+  }
+
   std::string SiblingFile() const { return daemon_->folder() + "/ceiling.dat"; }
 
   absl::Status Attach() {
@@ -135,7 +143,7 @@ class NvmeRun {
     wrong_ += data == nullptr || WrongBytes(key, {static_cast<const std::byte*>(data), 4096}) != 0;
   }
 
-  absl::StatusOr<double> Fio(const std::string& path, bool write) {
+  absl::StatusOr<double> Fio(const std::string& path, bool write, uint64_t place) {
     FioJob job;
     job.path = path;
     job.write = write;
@@ -143,7 +151,7 @@ class NvmeRun {
     job.total_bytes = blocks_a_round_ * job.io_bytes;
     job.depth = options_.io_threads;
     const uint64_t places = std::max<uint64_t>(1, file_bytes_ / job.total_bytes);
-    job.offset_bytes = RoundUp(fio_turn_++ % places * job.total_bytes, kSlotAlignBytes);
+    job.offset_bytes = RoundUp(place % places * job.total_bytes, kSlotAlignBytes);
     if (job.offset_bytes + job.total_bytes > file_bytes_) job.offset_bytes = 0;
     return RunFio(job);
   }
@@ -159,7 +167,8 @@ class NvmeRun {
   const uint64_t file_bytes_;
   std::unique_ptr<BenchDaemon> daemon_;
   std::unique_ptr<BenchClient> client_;
-  uint64_t stored_rounds_ = 0, loaded_rounds_ = 0, fio_turn_ = 0;
+  uint64_t stored_rounds_ = 0, loaded_rounds_ = 0, fio_writes_ = 0, fio_reads_ = 0;
+  bool direct_io_ = false;
   uint64_t from_memory_ = 0, wrong_ = 0;
 };
 
@@ -170,6 +179,7 @@ absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options)
   Report report("nvme");
   double write_ratio = 0, read_ratio = 0;
   uint64_t wrong = 0, from_memory = 0;
+  bool direct_io = true;
   for (size_t i = 0; i < options.block_kib.size(); ++i) {
     NvmeRun run(common, options, options.block_kib[i]);
     KV_RETURN_IF_ERROR(run.Start());
@@ -188,12 +198,14 @@ absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options)
     write_ratio = i == 0 ? write.MedianRatio() : std::min(write_ratio, write.MedianRatio());
     read_ratio = i == 0 ? read.MedianRatio() : std::min(read_ratio, read.MedianRatio());
     wrong += run.wrong();
+    direct_io = direct_io && run.direct_io();
     from_memory += run.from_memory();
   }
   report.Add("write_ratio", write_ratio);
   report.Add("read_ratio", read_ratio);
   report.Add("io_threads", static_cast<uint64_t>(options.io_threads));
   report.Add("blocks_not_from_nvme", from_memory);
+  report.Add("direct_io", direct_io);
   report.Add("wrong", wrong);
   report.Note(
       "ratios: the smallest over the block sizes. fio reads the daemon's own file and writes a prewritten file of the "

@@ -20,6 +20,7 @@
 #include "tools/kvartal-bench/block_bytes.h"
 #include "tools/kvartal-bench/child_process.h"
 #include "tools/kvartal-bench/progress.h"
+#include "tools/kvartal-bench/reclaim_commit.h"
 #include "tools/kvartal-bench/reclaim_victim.h"
 #include "tools/kvartal-bench/stats.h"
 
@@ -49,12 +50,19 @@ struct Figures {
   std::vector<double> reclaim_ms, kernel_ms;
   uint64_t visible = 0;
   uint64_t leaked_bytes = 0;
+  uint64_t aborted_blocks = 0;  // told by the daemon: what it gave up
+  CommitTally commits;          // of blocks that were never finished, by anyone but their dead client
 };
 
 class ReclaimRun {
  public:
-  ReclaimRun(BenchDaemon* daemon, BenchClient* peer, const ReclaimOptions& options)
-      : daemon_(daemon), peer_(peer), options_(options), blocks_(options.reserve_mib * kKiB / options.block_kib) {}
+  // `reaper`: of the tenant, in a group of its own.
+  ReclaimRun(BenchDaemon* daemon, BenchClient* peer, RawSession* reaper, const ReclaimOptions& options)
+      : daemon_(daemon),
+        peer_(peer),
+        reaper_(reaper),
+        options_(options),
+        blocks_(options.reserve_mib * kKiB / options.block_kib) {}
 
   absl::Status Once(uint64_t run, Figures* figures) {
     KV_ASSIGN_OR_RETURN(const admin::v1::Tenant before, daemon_->admin().GetTenant(peer_->tenant()));
@@ -63,9 +71,9 @@ class ReclaimRun {
         "reclaim-victim",      "--socket",    daemon_->attach_socket(),         "--blocks",
         absl::StrCat(blocks_), "--block-kib", absl::StrCat(options_.block_kib), "--run",
         absl::StrCat(run)};
-    if (options_.inject_commit) arguments.push_back("--commit-one");
     KV_ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> victim, ChildProcess::Start(arguments));
     KV_ASSIGN_OR_RETURN(const VictimState state, ReadVictim(victim.get()));
+    if (options_.inject_commit) KV_RETURN_IF_ERROR(CommitOneAlive(state, figures));
     const SystemClock clock;
     const int64_t killed_ns = clock.MonotonicNs();
     ::kill(victim->pid(), SIGKILL);
@@ -73,10 +81,10 @@ class ReclaimRun {
     const double outside_ms = static_cast<double>(clock.MonotonicNs() - killed_ns) / 1e6;
     figures->reclaim_ms.push_back(reclaim_ms);
     figures->kernel_ms.push_back(std::max(0.0, outside_ms - reclaim_ms));
-    KV_ASSIGN_OR_RETURN(const uint64_t visible, TryToSee(run, state));
-    figures->visible += visible;
+    KV_RETURN_IF_ERROR(TryToSee(run, state, figures));
     KV_ASSIGN_OR_RETURN(const admin::v1::Tenant after, daemon_->admin().GetTenant(peer_->tenant()));
     figures->leaked_bytes += ChargedInUse(after) - std::min(ChargedInUse(after), ChargedInUse(before));
+    figures->aborted_blocks += after.blocks_aborted() - before.blocks_aborted();
     return absl::OkStatus();
   }
 
@@ -98,25 +106,37 @@ class ReclaimRun {
   }
 
   // Blocks of the dead group that anyone of its tenant can see or make visible: a look-up by a peer; a commit by a
-  // session that joins the dead group; a commit by the peer; and looking again.
-  absl::StatusOr<uint64_t> TryToSee(uint64_t run, const VictimState& state) {
+  // session that joins the dead group; a commit by one of another group; and looking again.
+  absl::Status TryToSee(uint64_t run, const VictimState& state, Figures* figures) {
     const std::vector<BlockKey> keys = KeysOf(run, blocks_);
     KV_ASSIGN_OR_RETURN(const uint64_t seen_before, Visible(keys));
-    std::vector<kv_slot> slots(state.reservations.size());
-    for (size_t i = 0; i < slots.size(); ++i) {
-      slots[i].reservation = state.reservations[i];
-      slots[i].outcome = KV_GRANTED;
-    }
     looked_up_ += keys.size();
-    uint64_t committed_by_others = 0;
-    const absl::StatusOr<std::unique_ptr<BenchClient>> reaper =
-        BenchClient::Attach(daemon_->attach_socket(), kDigestName, LayoutOf(options_.block_kib), &state.group);
-    joined_ += reaper.ok();
-    for (BenchClient* const client : {reaper.ok() ? reaper->get() : nullptr, peer_}) {
-      if (client != nullptr) committed_by_others += client->client().Commit(slots, 0, kDeadlineMs).count;
+    const absl::StatusOr<std::unique_ptr<RawSession>> heir = JoinGroup(state);
+    if (!heir.ok() && !absl::IsPermissionDenied(heir.status())) return heir.status();
+    joined_ += heir.ok();
+    for (RawSession* const session : {heir.ok() ? heir->get() : nullptr, reaper_}) {
+      if (session == nullptr) continue;
+      KV_ASSIGN_OR_RETURN(const CommitTally tally, session->Commit(state.reservations));
+      figures->commits += tally;
+      figures->visible += tally.accepted;
     }
     KV_ASSIGN_OR_RETURN(const uint64_t seen_after, Visible(keys));
-    return seen_before + committed_by_others + seen_after;
+    figures->visible += seen_before + seen_after;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<RawSession>> JoinGroup(const VictimState& state) const {
+    return RawSession::Attach(daemon_->attach_socket(), std::string(state.group.begin(), state.group.end()));
+  }
+
+  // The same frame at a time when it must be accepted: what refuses it later is the death of the group.
+  absl::Status CommitOneAlive(const VictimState& state, Figures* figures) const {
+    KV_ASSIGN_OR_RETURN(const std::unique_ptr<RawSession> sibling, JoinGroup(state));
+    KV_ASSIGN_OR_RETURN(const CommitTally tally, sibling->Commit(std::span(state.reservations).first(1)));
+    if (tally.accepted != 1) return absl::InternalError("a commit by a session of the living group was refused");
+    figures->commits += tally;
+    figures->visible += tally.accepted;
+    return absl::OkStatus();
   }
 
   // Each key by itself: a gap at the head must not hide a block behind it.
@@ -131,6 +151,7 @@ class ReclaimRun {
 
   BenchDaemon* const daemon_;
   BenchClient* const peer_;
+  RawSession* const reaper_;
   const ReclaimOptions& options_;
   const uint64_t blocks_;
   uint64_t looked_up_ = 0;
@@ -176,7 +197,6 @@ absl::Status RunReclaimVictim(const ReclaimVictimOptions& options) {
       FillBlock(keys[first + i], {static_cast<std::byte*>(slots[i].data), client->block_bytes()});
       absl::StrAppend(&line, " ", slots[i].reservation);
     }
-    if (options.commit_one && first == 0) client->client().Commit({slots.data(), 1}, 0, kDeadlineMs);
   }
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
@@ -188,7 +208,8 @@ absl::StatusOr<Report> RunReclaim(const Common& common, const ReclaimOptions& op
   KV_ASSIGN_OR_RETURN(const std::unique_ptr<BenchDaemon> daemon, BenchDaemon::Start(common, OneTenant(dram_bytes)));
   KV_ASSIGN_OR_RETURN(const std::unique_ptr<BenchClient> peer,
                       BenchClient::Attach(daemon->attach_socket(), kDigestName, LayoutOf(options.block_kib)));
-  ReclaimRun run(daemon.get(), peer.get(), options);
+  KV_ASSIGN_OR_RETURN(const std::unique_ptr<RawSession> reaper, RawSession::Attach(daemon->attach_socket(), ""));
+  ReclaimRun run(daemon.get(), peer.get(), reaper.get(), options);
   Figures figures;
   Progress progress("reclaim", static_cast<uint64_t>(options.runs));
   for (int i = 0; i < options.runs; ++i) {
@@ -204,13 +225,19 @@ absl::StatusOr<Report> RunReclaim(const Common& common, const ReclaimOptions& op
   report.Add("kernel_ms", Median(figures.kernel_ms));
   report.Add("kernel_p99_ms", Percentile(figures.kernel_ms, 99));
   report.Add("unfinished_blocks", run.looked_up());
+  report.Add("aborted_blocks", figures.aborted_blocks);
+  report.Add("commits_tried", figures.commits.tried);
+  report.Add("commits_refused", figures.commits.refused);
   report.Add("visible_unfinished", figures.visible);
   report.Add("dead_groups_joined", run.joined());
   report.Add("leaked_bytes", figures.leaked_bytes);
   report.Note(
       "p50, p99: EOF seen by the daemon to bytes charged back, told by the daemon; kernel: SIGKILL to that EOF, the "
-      "rest of "
-      "what is seen from outside, polling included");
+      "rest of what is seen from outside, polling included");
+  report.Note(
+      "commits_tried: reservations of dead clients that a session of the same tenant sent in Commit frames; "
+      "visible_unfinished: those accepted, and blocks found by look-ups before and after; aborted_blocks: told by the "
+      "daemon");
   return report;
 }
 

@@ -17,7 +17,6 @@ struct ReclaimVictimOptions {
   uint64_t blocks = 0;
   uint64_t block_kib = 0;
   uint64_t run = 0;
-  bool commit_one = false;
 };
 // Returns only when something went wrong.
 absl::Status RunReclaimVictim(const ReclaimVictimOptions& options);
