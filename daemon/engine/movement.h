@@ -20,7 +20,7 @@ namespace kvartal::engine {
 class Movement {
  public:
   enum class WriteReason : uint8_t { kWriteThrough, kDemotion, kExpiry };
-  // What a promotion came to. `kQueueFull`: nothing was started.
+  // What a promotion came to. Lost: the device failed, or the bytes are not the block's.
   enum class ReadOutcome : uint8_t { kDone, kLost };
   using ReadDone = absl::AnyInvocable<void(ReadOutcome)>;
 

@@ -49,6 +49,12 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record) {
     return false;                                                           // stored anew, or a second header of it
   if (tenant->stats.entries + 2 > tenant->rules.max_entries) return false;  // its own, and maybe its parent's
 
+  Entry seen;
+  seen.ns = *ns;
+  seen.first_commit_tick = state_.TickOfWallMs(record.header.first_commit_ms);
+  seen.last_access_tick = state_.TickOfWallMs(record.header.last_access_ms);
+  if (state_.Expired(seen, TierKind::kNvme, state_.NowTick())) return false;
+
   const uint64_t slot_charge = identity.payload_bytes + kNvmeHeaderBytes;
   if (!state_.ledger.Adopt(tenant->id, TierKind::kNvme, slot_charge)) return false;
   if (!state_.devices.nvme->Adopt(tenant->domain(), record.slot, identity.payload_bytes, record.header.generation)) {
@@ -62,8 +68,7 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record) {
   } else if (parent.valid()) {
     state_.index.SetParent(id, parent);
   }
-  residency_.AdoptOnNvme(id, record.slot, state_.TickOfWallMs(record.header.first_commit_ms),
-                         state_.TickOfWallMs(record.header.last_access_ms));
+  residency_.AdoptOnNvme(id, record.slot, seen.first_commit_tick, seen.last_access_tick);
   return true;
 }
 

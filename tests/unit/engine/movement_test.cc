@@ -329,6 +329,19 @@ TEST_F(MovementTest, WhatTheCatalogHadNoRoomForIsOfferedAgain) {
   EXPECT_EQ(durable_.size(), 12u);
 }
 
+TEST_F(MovementTest, WhatExpiredWhileTheDaemonWasDownStaysGone) {
+  auto rules = Rules("a/p", 16 * kMiB, 64 * kMiB);
+  rules.ttl_ms[TierIndex(TierKind::kNvme)] = 60'000;
+  Start({rules});
+  Store("a/p", Open("a/p"), Chain(1, 5));
+  Pump();
+  clock_.AdvanceMs(61'000);
+  Restart();
+  EXPECT_EQ(Matched(Open("a/p"), Chain(1, 5)), 0u);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kNvme).charged_bytes, 0u);
+  engine_->CheckInvariants();
+}
+
 TEST_F(MovementTest, RecoveryNeverExceedsALimitThatWasLoweredMeanwhile) {
   Start({Rules("a/p", 16 * kMiB, 64 * kMiB)});
   Store("a/p", Open("a/p"), Chain(1, 20));
