@@ -320,11 +320,22 @@ void AttachServer::CheckDeadlines() {
 }
 
 void AttachServer::ExpireLeases() {
+  static_assert(kLeaseTickWorkMax >= kSessionsMax, "every group has a share of the work");
+  if (groups_.size() == 0) return;
   const int64_t now_ns = clock_->MonotonicNs();
-  for (const auto& [id, group] : groups_.all()) {
-    const LeaseTable::Expired expired = group->leases.Expire(
-        now_ns, kLeaseTickWorkMax, [this](std::span<const engine::Hold> blocks) { engine_->Release(blocks); });
+  uint32_t left = kLeaseTickWorkMax;
+  const auto expire = [&](EngineGroup& group, uint32_t blocks_max) {
+    const LeaseTable::Expired expired = group.leases.Expire(
+        now_ns, blocks_max, [this](std::span<const engine::Hold> blocks) { engine_->Release(blocks); });
     counters_.leases_expired += expired.leases;
+    left -= expired.blocks;
+  };
+  // Its share to each, then the rest to whoever needs it: the thousands of one group must not hold up another's few.
+  const uint32_t share = kLeaseTickWorkMax / static_cast<uint32_t>(groups_.size());
+  for (const auto& [id, group] : groups_.all()) expire(*group, share);
+  for (const auto& [id, group] : groups_.all()) {
+    if (left == 0) return;
+    expire(*group, left);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "daemon/attach/attach_stats.h"
 #include "daemon/attach/engine_group.h"
 #include "daemon/attach/frame_codec.h"
@@ -48,8 +49,13 @@ class AttachServer : private engine::EngineObserver {
   absl::Status Start();
   // Every kTickMs: leases that were not renewed, peers that said nothing. Bounded work.
   void Tick();
-  // The engine has a new snapshot: peers it no longer vouches for are told Goodbye and cut.
+  // The engine has a new snapshot: peers it no longer vouches for are told Goodbye and cut, and so are those of a
+  // tenant that was made anew under its old name.
   void OnPolicyChanged();
+  // Before and after a tenant is erased. In between its sessions are gone, with what they leased and were filling, and
+  // new ones are refused. False: it is being erased already.
+  [[nodiscard]] bool BeginDrop(const std::string& tenant);
+  void EndDrop(const std::string& tenant);
   // Tells every session Goodbye and refuses new ones. Sessions that are attached go on reading until Stop.
   void Drain();
   // Ends every session and closes the doors. Also done by the destructor.
@@ -79,6 +85,7 @@ class AttachServer : private engine::EngineObserver {
   void WatchPeerExit(Session* session);
   void EndGroup(EngineGroup* group, int64_t seen_ns);
   void SayGoodbye(Session* session, std::string_view reason);
+  void EndTenant(const std::string& tenant, std::string_view reason, CutReason cut);
 
   // --- what is done later on the loop: a session or the engine may be further up the stack
   void Touch(Session* session);
@@ -106,6 +113,7 @@ class AttachServer : private engine::EngineObserver {
   RequestPath request_path_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   absl::flat_hash_map<std::string, size_t> sessions_by_tenant_;
+  absl::flat_hash_set<std::string> erasing_;  // tenants between BeginDrop and EndDrop
   size_t strangers_ = 0;
   bool draining_ = false;
 

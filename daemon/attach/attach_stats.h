@@ -22,13 +22,14 @@ enum class DenialReason : uint8_t {
   kNodeSessions,    // the node's sessions are at their maximum
   kStrangers,       // too many peers nobody vouches for are connected already
   kDraining,        // the daemon is going down
+  kErasing,         // the tenant is being erased
 };
-inline constexpr size_t kDenialReasonCount = 11;
+inline constexpr size_t kDenialReasonCount = 12;
 
 constexpr const char* DenialReasonName(DenialReason reason) {
   constexpr const char* kNames[kDenialReasonCount] = {
       "none",          "unknown_uid",     "unknown_door",  "disagreement", "no_attestor", "no_credentials",
-      "foreign_group", "tenant_sessions", "node_sessions", "strangers",    "draining"};
+      "foreign_group", "tenant_sessions", "node_sessions", "strangers",    "draining",    "erasing"};
   return kNames[static_cast<size_t>(reason)];
 }
 
@@ -64,13 +65,14 @@ enum class CutReason : uint8_t {
   kPolicy,  // the policy no longer names it, or names another tenant
   kSocketError,
   kStopped,  // the daemon goes down
+  kErased,   // its tenant is being erased
 };
-inline constexpr size_t kCutReasonCount = 12;
+inline constexpr size_t kCutReasonCount = 13;
 
 constexpr const char* CutReasonName(CutReason reason) {
-  constexpr const char* kNames[kCutReasonCount] = {"none",      "peer_closed", "detached",     "peer_exited",
-                                                   "bad_frame", "too_slow",    "silent",       "unacked",
-                                                   "denied",    "policy",      "socket_error", "stopped"};
+  constexpr const char* kNames[kCutReasonCount] = {
+      "none",    "peer_closed", "detached", "peer_exited",  "bad_frame", "too_slow", "silent",
+      "unacked", "denied",      "policy",   "socket_error", "stopped",   "erased"};
   return kNames[static_cast<size_t>(reason)];
 }
 

@@ -58,6 +58,13 @@ void AttachServer::HandleAttach(Session* session) {
     return request_path_.SendError(session, Code::REFUSED, "the daemon is draining: attach again after its restart",
                                    RefusalName(policy::Refusal::kDraining));
   }
+  if (erasing_.contains(session->who().tenant)) {
+    CountDenial(session->peer(), session->who(), DenialReason::kErasing);
+    return request_path_.SendError(
+        session, Code::REFUSED,
+        absl::StrCat("tenant ", session->who().tenant, " is being erased from this node: try again later"),
+        RefusalName(policy::Refusal::kDraining));
+  }
   const TenantId tenant = engine_->FindTenant(session->who().tenant);
   if (!tenant.valid()) {
     request_path_.SendError(session, Code::DENIED,
@@ -73,6 +80,7 @@ void AttachServer::HandleAttach(Session* session) {
   EngineGroup* group = JoinGroup(session, tenant, in.group());
   if (group == nullptr) return;
   session->group = group;
+  session->tenant_uid = engine_->RulesOf(tenant)->uid;
   session->client = Printable(in.client());
   group->sessions.push_back(session);
   WatchPeerExit(session);
@@ -144,12 +152,37 @@ void AttachServer::OnPolicyChanged() {
   for (const auto& [id, session] : sessions_.all()) {
     const Attestation now = Attest(engine_->policy(), session->peer(), session->door(), options_.attest_uid);
     // A stranger that the new policy vouches for connects again: an identity never changes.
-    if (now.tenant != session->who().tenant || now.attestor != session->who().attestor)
-      unvouched.push_back(session.get());
+    bool same = now.tenant == session->who().tenant && now.attestor == session->who().attestor;
+    // The same name is another tenant when its object was deleted and made anew: what this session holds is not its.
+    if (same && session->group != nullptr) {
+      same = engine_->policy().FindByName(now.tenant)->uid == session->tenant_uid;
+    }
+    if (!same) unvouched.push_back(session.get());
   }
   for (Session* session : unvouched) {
     SayGoodbye(session, "the node's policy no longer takes this peer for the tenant it was: attach again");
     session->Cut(CutReason::kPolicy);
+    EndSession(session);
+  }
+}
+
+bool AttachServer::BeginDrop(const std::string& tenant) {
+  if (!erasing_.insert(tenant).second) return false;
+  EndTenant(tenant, "the tenant is being erased from this node: attach again later", CutReason::kErased);
+  return true;
+}
+
+void AttachServer::EndDrop(const std::string& tenant) { erasing_.erase(tenant); }
+
+void AttachServer::EndTenant(const std::string& tenant, std::string_view reason, CutReason cut) {
+  std::vector<Session*> ended;
+  for (const auto& [id, session] : sessions_.all()) {
+    // One that has not attached holds nothing, and is told when it tries.
+    if (session->group != nullptr && session->who().tenant == tenant) ended.push_back(session.get());
+  }
+  for (Session* session : ended) {
+    SayGoodbye(session, reason);
+    session->Cut(cut);
     EndSession(session);
   }
 }
@@ -172,7 +205,8 @@ void AttachServer::CountDenial(const PeerCredentials& peer, const Attestation& w
 void AttachServer::LogCut(const Session& session) {
   const CutReason reason = session.cut();
   const bool ordinary = reason == CutReason::kPeerClosed || reason == CutReason::kDetached ||
-                        reason == CutReason::kStopped || reason == CutReason::kDenied;  // denials have their own line
+                        reason == CutReason::kStopped || reason == CutReason::kErased ||
+                        reason == CutReason::kDenied;  // denials have their own line
   if (ordinary || !LogNow(clock_->MonotonicNs(), &cut_logged_ns_[static_cast<size_t>(reason)])) return;
   Log(LogLevel::kWarning, "attach", "cut off (", CutReasonName(reason), "): session ", session.id().value(),
       " tenant '", session.who().tenant, "' uid ", session.peer().uid, " pid ", session.peer().pid, " client '",

@@ -298,9 +298,8 @@ void RequestPath::Commit(Session* session) {
   for (const uint64_t reservation : in.reservations()) {
     const engine::CommitOutcome outcome = parts_.engine->Commit(group->id, ReservationId(reservation), in.shard());
     outcomes_.push_back(static_cast<char>(outcome));
-    if (outcome == engine::CommitOutcome::kVisible || outcome == engine::CommitOutcome::kNotFilling) {
-      group->filling.erase(reservation);
-    }
+    // Not at kNotFilling: a shard that was not reserved, or is there already, leaves the block filling.
+    if (outcome == engine::CommitOutcome::kVisible) group->filling.erase(reservation);
     if (outcome == engine::CommitOutcome::kNotFilling) ++parts_.stats->not_found;
     if (outcome == engine::CommitOutcome::kNotYours) ++parts_.stats->not_yours;
   }
@@ -361,7 +360,11 @@ void RequestPath::AbortOrphans() {
   std::vector<std::pair<GroupId, ReservationId>> orphans;
   orphans.swap(orphans_);
   for (const auto& [group_id, reservation] : orphans) {
-    if (parts_.groups->Find(group_id) != nullptr) parts_.engine->Abort(group_id, reservation);
+    EngineGroup* group = parts_.groups->Find(group_id);
+    if (group == nullptr) continue;
+    // Another rank may have been granted a shard of the same block.
+    group->filling.erase(reservation.value());
+    parts_.engine->Abort(group_id, reservation);
   }
 }
 

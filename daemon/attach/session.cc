@@ -75,6 +75,22 @@ void Session::DiscardUnread() {
   }
 }
 
+void Session::HoldGranted(const engine::DomainMemory::Range& range) {
+  if (!alive()) return;
+  if (!untold_ranges_.empty()) {
+    engine::DomainMemory::Range& last = untold_ranges_.back();
+    if (last.offset + last.bytes == range.offset) {
+      last.bytes += range.bytes;
+      return;
+    }
+  }
+  if (untold_ranges_.size() >= kUntoldRangesMax) {
+    Cut(CutReason::kTooSlow);
+    return;
+  }
+  untold_ranges_.push_back(range);
+}
+
 void Session::HoldDurable(ReservationId reservation) {
   if (!alive()) return;
   if (untold_durables_.size() >= kUntoldDurablesMax) {

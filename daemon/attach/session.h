@@ -48,8 +48,8 @@ class Session {
   void DiscardUnread();
 
   // Events that the engine tells in its own time: kept here while the client does not read, so that they stay few
-  // frames.
-  void HoldGranted(const engine::DomainMemory::Range& range) { untold_ranges_.push_back(range); }
+  // frames. Sets `cut` when they are too many.
+  void HoldGranted(const engine::DomainMemory::Range& range);
   void HoldDurable(ReservationId reservation);
   // Uses the codec's reply: call it before NewReply, not after.
   void TellHeld(FrameCodec* codec);
@@ -62,6 +62,7 @@ class Session {
   bool wants_to_write() const { return !outbox_.empty(); }
 
   EngineGroup* group = nullptr;  // set by Attach
+  std::string tenant_uid;        // which tenant of that name, from Attach on
   std::string client;            // its own name for itself, printable
   UniqueFd peer_exit;            // pidfd, from Attach on
   bool grant_unacked = false;

@@ -69,10 +69,11 @@ class AdminBackend {
   virtual ~AdminBackend() = default;
 
   virtual NodeView View() = 0;
-  // Bytes deleted. NotFound names the tenants there are.
+  // Ends the tenant's sessions; bytes deleted. NotFound names the tenants there are; Internal: not all is gone.
   virtual void Drop(const std::string& tenant, Done<uint64_t> done) = 0;
   virtual void Drain(Done<bool> done) = 0;
-  virtual absl::StatusOr<PolicyReload> ReloadPolicy() = 0;
+  // Not OK: the policy in force stays.
+  virtual void ReloadPolicy(Done<PolicyReload> done) = 0;
   // Index entries checked; Internal when a sum differs.
   virtual void CheckInvariants(Done<uint64_t> done) = 0;
 };

@@ -121,7 +121,7 @@ grpc::Status AdminService::ReloadPolicy(grpc::ServerContext* context, const pb::
                                         pb::ReloadPolicyReply* reply) {
   const auto reload = Ask<PolicyReload>(
       context, kAdminAnswerMs,
-      [](AdminBackend& backend, AdminBackend::Done<PolicyReload> done) { done(backend.ReloadPolicy()); });
+      [](AdminBackend& backend, AdminBackend::Done<PolicyReload> done) { backend.ReloadPolicy(std::move(done)); });
   if (!reload.ok()) return ToGrpc(reload.status());
   reply->set_policy_version(reload->version);
   for (const std::string& warning : reload->warnings) reply->add_warnings(warning);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/base/check.h"
 #include "daemon/base/limits.h"
 #include "daemon/base/log.h"
 #include "daemon/control/readiness.h"
@@ -69,6 +70,7 @@ absl::Status Node::CheckDoorsFree() const {
 
 absl::Status Node::MakeParts() {
   KV_ASSIGN_OR_RETURN(loop_, EventLoop::Create(&clock_));
+  policy_reader_ = std::make_unique<WorkerPool>("kv-policy", 1, kReloadsMax);
   memory_ = device::NewMemfdMemory(loop_.get());
   dram_ = std::make_unique<tier::DramTier>(memory_.get(), config_.dram_bytes);
   if (!config_.nvme.empty()) {
@@ -136,7 +138,7 @@ void Node::Run() {
   metrics_.reset();
   admin_.reset();
   attach_->Stop();
-  if (Quiet(engine_->stats())) return;
+  if (Quiet(engine_->stats()) && policy_reader_->Pending() == 0) return;
   // A disk that does not answer would hold its thread, and the end of this process with it, for ever. What is durable
   // is so.
   Log(LogLevel::kWarning, "node", "going down with work under way that did not end in ", kDrainDeadlineMs, " ms");
@@ -156,8 +158,7 @@ void Node::UpdateMetrics() {
 
 void Node::OnSignal(int signal) {
   if (signal == SIGHUP) {
-    (void)ReloadPolicy();
-    return;
+    return ReloadPolicy([](const absl::StatusOr<control::PolicyReload>&) {});  // the log tells
   }
   if (stopping_) {
     Log(LogLevel::kWarning, "node", "a second signal: going down at once");
@@ -209,7 +210,16 @@ void Node::Drop(const std::string& tenant, Done<uint64_t> done) {
     done(absl::NotFoundError(absl::StrCat("no tenant ", tenant, "; there are: ", absl::StrJoin(names, ", "))));
     return;
   }
-  engine_->DropTenant(id, [done = std::move(done)](uint64_t bytes) mutable { done(bytes); });
+  if (!attach_->BeginDrop(tenant)) {
+    done(absl::FailedPreconditionError(absl::StrCat("tenant ", tenant, " is being erased already: wait for its end")));
+    return;
+  }
+  engine_->DropTenant(id, [this, tenant, done = std::move(done)](absl::StatusOr<uint64_t> bytes) mutable {
+    attach_->EndDrop(tenant);
+    if (bytes.ok()) return done(*bytes);
+    done(absl::InternalError(
+        absl::StrCat("tenant ", tenant, " is not erased in full: ", bytes.status().message(), "; drop it again")));
+  });
 }
 
 void Node::Drain(Done<bool> done) {
@@ -217,11 +227,22 @@ void Node::Drain(Done<bool> done) {
   WhenDrained([done = std::move(done)]() mutable { done(true); });
 }
 
-absl::StatusOr<control::PolicyReload> Node::ReloadPolicy() {
-  KV_RETURN_IF_ERROR(policy_->Reload());
-  engine_->ApplyPolicy(policy_->table());
-  attach_->OnPolicyChanged();
-  return control::PolicyReload{policy_->table()->version(), policy_->warnings()};
+void Node::ReloadPolicy(Done<control::PolicyReload> done) {
+  if (policy_reader_->Pending() >= kReloadsMax) {
+    Log(LogLevel::kWarning, "policy", "a reload was refused: ", kReloadsMax, " wait for the folder already");
+    done(absl::ResourceExhaustedError(absl::StrCat(config_.policy_dir, ": ", kReloadsMax,
+                                                   " reloads wait for this folder: see why it takes so long")));
+    return;
+  }
+  const bool accepted = policy_reader_->TrySubmit([this, done = std::move(done)]() mutable {
+    loop_->Post([this, done = std::move(done), read = policy_->ReadFolder()]() mutable {
+      if (const absl::Status status = policy_->Replace(std::move(read)); !status.ok()) return done(status);
+      engine_->ApplyPolicy(policy_->table());
+      attach_->OnPolicyChanged();
+      done(control::PolicyReload{policy_->table()->version(), policy_->warnings()});
+    });
+  });
+  KV_CHECK(accepted);  // only this thread submits
 }
 
 void Node::CheckInvariants(Done<uint64_t> done) {

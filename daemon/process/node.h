@@ -12,6 +12,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/event_loop.h"
 #include "daemon/base/status.h"
+#include "daemon/base/worker_pool.h"
 #include "daemon/config/node_config.h"
 #include "daemon/control/admin_backend.h"
 #include "daemon/control/admin_server.h"
@@ -54,7 +55,7 @@ class Node : private control::AdminBackend {
   control::NodeView View() override;
   void Drop(const std::string& tenant, Done<uint64_t> done) override;
   void Drain(Done<bool> done) override;
-  absl::StatusOr<control::PolicyReload> ReloadPolicy() override;
+  void ReloadPolicy(Done<control::PolicyReload> done) override;
   void CheckInvariants(Done<uint64_t> done) override;
 
   const SystemClock clock_;
@@ -67,6 +68,7 @@ class Node : private control::AdminBackend {
 
   // In the order they are made; each may use those before it.
   std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<WorkerPool> policy_reader_;
   std::unique_ptr<device::HostMemory> memory_;
   std::unique_ptr<tier::DramTier> dram_;
   NvmeStack nvme_;

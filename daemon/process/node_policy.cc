@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "daemon/base/log.h"
-#include "daemon/control/policy_source.h"
 
 namespace kvartal::process {
 namespace {
@@ -19,30 +18,32 @@ policy::NodeCapacity CapacityOf(const config::NodeConfig& config) {
 
 absl::StatusOr<std::unique_ptr<NodePolicy>> NodePolicy::Load(const config::NodeConfig& config, const Clock* clock) {
   std::unique_ptr<NodePolicy> policy(new NodePolicy(config.policy_dir, CapacityOf(config), clock));
-  KV_RETURN_IF_ERROR(policy->Read());
+  KV_ASSIGN_OR_RETURN(control::LoadedPolicy loaded, policy->ReadFolder());
+  policy->PutInForce(std::move(loaded));
   return policy;
 }
 
-absl::Status NodePolicy::Read() {
-  absl::StatusOr<control::LoadedPolicy> loaded = control::LoadPolicyFolder(folder_, capacity_);
-  if (!loaded.ok()) return loaded.status();
-  table_ = std::move(loaded->table);
-  warnings_ = std::move(loaded->warnings);
-  loaded_ns_ = clock_->MonotonicNs();
-  for (const std::string& warning : warnings_) Log(LogLevel::kWarning, "policy", warning);
+absl::StatusOr<control::LoadedPolicy> NodePolicy::ReadFolder() const {
+  return control::LoadPolicyFolder(folder_, capacity_);
+}
+
+absl::Status NodePolicy::Replace(absl::StatusOr<control::LoadedPolicy> read) {
+  last_error_ = std::string(read.status().message());
+  if (!read.ok()) {
+    ++reload_failures_;
+    Log(LogLevel::kError, "policy", "refused, version ", table_->version(), " stays in force: ", last_error_);
+    return read.status();
+  }
+  PutInForce(*std::move(read));
+  Log(LogLevel::kInfo, "policy", "version ", table_->version(), " in force: ", table_->tenants().size(), " tenants");
   return absl::OkStatus();
 }
 
-absl::Status NodePolicy::Reload() {
-  const absl::Status status = Read();
-  last_error_ = std::string(status.message());
-  if (status.ok()) {
-    Log(LogLevel::kInfo, "policy", "version ", table_->version(), " in force: ", table_->tenants().size(), " tenants");
-  } else {
-    ++reload_failures_;
-    Log(LogLevel::kError, "policy", "refused, version ", table_->version(), " stays in force: ", last_error_);
-  }
-  return status;
+void NodePolicy::PutInForce(control::LoadedPolicy loaded) {
+  table_ = std::move(loaded.table);
+  warnings_ = std::move(loaded.warnings);
+  loaded_ns_ = clock_->MonotonicNs();
+  for (const std::string& warning : warnings_) Log(LogLevel::kWarning, "policy", warning);
 }
 
 uint64_t NodePolicy::age_ms() const { return static_cast<uint64_t>((clock_->MonotonicNs() - loaded_ns_) / kNsPerMs); }

@@ -1,5 +1,5 @@
 // The policy in force: loaded from the folder at start, replaced whole when a reload is good, kept when it is not.
-// Confined to the engine loop.
+// Confined to the engine loop, except ReadFolder.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/status.h"
 #include "daemon/config/node_config.h"
+#include "daemon/control/policy_source.h"
 #include "daemon/policy/policy_table.h"
 
 namespace kvartal::process {
@@ -23,8 +24,10 @@ class NodePolicy {
 
   const std::shared_ptr<const policy::PolicyTable>& table() const { return table_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
-  // Reads the folder again. Not OK: table() is what it was, and the failure is counted and remembered.
-  absl::Status Reload();
+  // Any thread: a folder of many files, or on a slow disk, takes seconds.
+  absl::StatusOr<control::LoadedPolicy> ReadFolder() const;
+  // Puts what was read in force. Not OK: table() is what it was, and the failure is counted and remembered.
+  absl::Status Replace(absl::StatusOr<control::LoadedPolicy> read);
 
   uint64_t age_ms() const;
   uint64_t reload_failures() const { return reload_failures_; }
@@ -34,7 +37,7 @@ class NodePolicy {
  private:
   NodePolicy(std::string folder, policy::NodeCapacity capacity, const Clock* clock)
       : folder_(std::move(folder)), capacity_(capacity), clock_(clock) {}
-  absl::Status Read();
+  void PutInForce(control::LoadedPolicy loaded);
 
   const std::string folder_;
   const policy::NodeCapacity capacity_;

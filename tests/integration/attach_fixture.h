@@ -144,11 +144,11 @@ class AttachTest : public ::testing::Test {
     rules_ = {Rules("team/red", "red"), Rules("team/blue", "blue")};
   }
 
-  // Doors: "red" and "blue", and the shared one. Change rules_ and options_ before.
+  // Doors: "red" and "blue", and the shared one. Change rules_, dram_bytes_ and options_ before.
   void Start(bool with_nvme = false) {
     loop_ = *EventLoop::Create(&clock_);
     memory_ = std::make_unique<testing::FakeMemory>(loop_.get());
-    dram_ = std::make_unique<tier::DramTier>(memory_.get(), kTestDramBytes);
+    dram_ = std::make_unique<tier::DramTier>(memory_.get(), dram_bytes_);
     engine::EngineDevices devices{.clock = &clock_, .dram = dram_.get()};
     if (with_nvme) {
       file_ = *testing::FakeBlockFile::Open(testing::MakeFakeDisk(kTestNvmeBytes), loop_.get());
@@ -181,7 +181,7 @@ class AttachTest : public ::testing::Test {
 
   std::shared_ptr<const policy::PolicyTable> Table() const {
     policy::NodeCapacity capacity;
-    capacity.bytes[TierIndex(TierKind::kDram)] = kTestDramBytes;
+    capacity.bytes[TierIndex(TierKind::kDram)] = dram_bytes_;
     capacity.bytes[TierIndex(TierKind::kNvme)] = kTestNvmeBytes;
     return policy::PolicyTable::FromRules(rules_, capacity);
   }
@@ -251,13 +251,14 @@ class AttachTest : public ::testing::Test {
     EXPECT_TRUE(client.Send(ack));
     return out;
   }
-  uint32_t OpenNamespace(RawClient& client, char digest = 'd', uint32_t shards = 1) {
+  uint32_t OpenNamespace(RawClient& client, char digest = 'd', uint32_t shards = 1,
+                         uint32_t shard_bytes = kTestBlockBytes) {
     ClientFrame frame;
     v1::OpenNamespace* in = frame.mutable_open_namespace();
     in->set_digest(std::string(32, digest));
     in->set_tokens_per_block(16);
     in->set_shard_count(shards);
-    in->set_shard_bytes(kTestBlockBytes);
+    in->set_shard_bytes(shard_bytes);
     const ServerFrame answer = Ask(client, frame);
     EXPECT_TRUE(answer.has_namespace_opened()) << answer.error().message();
     return answer.namespace_opened().ns();
@@ -358,6 +359,7 @@ class AttachTest : public ::testing::Test {
 
   std::string folder_;
   std::vector<policy::TenantRules> rules_;
+  uint64_t dram_bytes_ = kTestDramBytes;
   AttachOptions options_;
   ManualClock clock_;
   std::unique_ptr<EventLoop> loop_;

@@ -1,7 +1,9 @@
 // Wrong and hostile clients: each is answered or cut off, costs only itself, and leaves nothing behind.
 #include <sys/resource.h>
 
+#include <functional>
 #include <utility>
+#include <vector>
 
 #include "tests/integration/attach_hostile_fixture.h"
 
@@ -141,42 +143,62 @@ TEST_F(HostileTest, AnUnknownUidIsRefusedAndCounted) {
   ExpectNothingLeft();
 }
 
-TEST_F(HostileTest, ThousandsOfConnectsCostOthersNothing) {
+// Connects to one door over and over. The first burst stays, silent; of the others every end is closed again.
+class ConnectStorm {
+ public:
+  static constexpr size_t kConnects = 10'000;
+
+  ConnectStorm(const std::string& path, const std::function<void()>& let_daemon_run) {
+    for (size_t made = 0; made < kConnects; made += kBurst) {
+      std::vector<RawClient> burst;
+      for (size_t i = 0; i < kBurst; ++i) {
+        burst.emplace_back(path);
+        EXPECT_TRUE(burst.back().connected());
+        if (i % kBacklog == kBacklog - 1) let_daemon_run();
+      }
+      (made == 0 ? silent_ : last_) = std::move(burst);
+    }
+    let_daemon_run();
+  }
+  RawClient& last() { return last_.back(); }
+
+ private:
+  static constexpr size_t kBurst = 500;
+  static constexpr size_t kBacklog = 50;
+  std::vector<RawClient> silent_, last_;
+};
+
+TEST_F(HostileTest, TenThousandConnectsCostOthersNothing) {
   // Both ends of every connection are in this process.
   rlimit files{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
   files.rlim_cur = files.rlim_max;
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
   StartWithBystander();
-  // Of one tenant: bounded by its own sessions. The bystander's tenant can still attach.
-  std::vector<RawClient> storm;
-  for (int i = 0; i < 1000; ++i) {
-    storm.emplace_back(Path("red"));
-    if (i % 50 == 0) Spin();
-  }
-  Spin();
-  EXPECT_EQ(server_->stats().sessions, 1u + rules_[0].max_sessions);
-  EXPECT_EQ(Denials(DenialReason::kTenantSessions), 1000u - rules_[0].max_sessions);
-  const std::vector<ServerFrame> said = Drain(storm.back());
-  ASSERT_EQ(said.size(), 1u);
-  EXPECT_EQ(said[0].error().code(), Code::REFUSED);
-  EXPECT_TRUE(storm.back().ended());
   {
-    RawClient another(Path("blue"));
-    Attach(another);
+    // Of one tenant: bounded by its own sessions. The bystander's tenant can still attach, and read.
+    ConnectStorm red(Path("red"), [this] { Spin(); });
+    EXPECT_EQ(server_->stats().sessions, 1u + rules_[0].max_sessions);
+    EXPECT_EQ(Denials(DenialReason::kTenantSessions), ConnectStorm::kConnects - rules_[0].max_sessions);
+    const std::vector<ServerFrame> said = Drain(red.last());
+    ASSERT_EQ(said.size(), 1u);
+    EXPECT_EQ(said[0].error().code(), Code::REFUSED);
+    EXPECT_TRUE(red.last().ended());
+    {
+      RawClient another(Path("blue"));
+      Attach(another);
+    }
+    const v1::LookedUp found = Lookup(*bystander_, bystander_ns_, 1, 4);
+    EXPECT_EQ(found.matched(), 4u);
+    Release(*bystander_, found.lease());
+    // Of strangers: bounded together.
+    ConnectStorm strangers(Path("shared"), [this] { Spin(); });
+    EXPECT_EQ(server_->stats().sessions, 1u + rules_[0].max_sessions + kStrangersMax);
+    // The silent ones are cut in time, though their ends stay open.
+    AdvanceMs(kAttachDeadlineMs + kTickMs);
+    EXPECT_EQ(server_->stats().sessions, 1u);
+    EXPECT_EQ(Cuts(CutReason::kSilent), rules_[0].max_sessions + kStrangersMax);
   }
-  // Of strangers: bounded together.
-  for (int i = 0; i < 1000; ++i) {
-    storm.emplace_back(Path("shared"));
-    if (i % 50 == 0) Spin();
-  }
-  Spin();
-  EXPECT_EQ(server_->stats().sessions, 1u + rules_[0].max_sessions + kStrangersMax);
-  // The silent ones are cut in time, though their ends stay open.
-  AdvanceMs(kAttachDeadlineMs + kTickMs);
-  EXPECT_EQ(server_->stats().sessions, 1u);
-  EXPECT_EQ(Cuts(CutReason::kSilent), rules_[0].max_sessions + kStrangersMax);
-  storm.clear();
   ExpectNothingLeft();
 }
 
@@ -265,6 +287,72 @@ TEST_F(HostileTest, PendingRequestsOfOneSessionAreBounded) {
   client.fds.clear();
   client.Close();
   ExpectNothingLeft();
+}
+
+TEST_F(HostileTest, BlocksAGroupIsFillingAreBoundedWhateverItCommits) {
+  constexpr uint32_t kSmallBlock = 4 * kKiB;
+  dram_bytes_ = 2 * kFillingBlocksPerGroupMax * kSmallBlock;
+  rules_[0].tier(TierKind::kDram).limit_bytes = dram_bytes_;
+  rules_[0].tier(TierKind::kDram).guarantee_bytes = 0;
+  StartWithBystander();
+  RawClient client(Path("red"));
+  Attach(client);
+  const uint32_t ns = OpenNamespace(client, 'f', 1, kSmallBlock);
+  v1::Reserved reserved;
+  for (uint64_t first = 0; first < kFillingBlocksPerGroupMax; first += kReservePerFrameMax) {
+    reserved = Reserve(client, ns, 1000 + first, kReservePerFrameMax);
+    ASSERT_EQ(reserved.outcomes(), std::string(kReservePerFrameMax, '\0')) << first;
+    // A shard that the block does not have: it goes on filling.
+    ASSERT_EQ(Commit(client, reserved.reservations(), 1), std::string(kReservePerFrameMax, '\2'));
+  }
+  EXPECT_EQ(AskForError(client, ReserveFrame(ns, 1, 1)).refusal(), "group_limit");
+  // What is stored or aborted makes room, once.
+  const std::vector<uint64_t> stored(reserved.reservations().begin(), reserved.reservations().begin() + 2);
+  EXPECT_EQ(Commit(client, stored), std::string(2, '\0'));
+  EXPECT_EQ(Commit(client, stored), std::string(2, '\2'));
+  ClientFrame abort;
+  abort.mutable_abort()->add_reservations(reserved.reservations(2));
+  EXPECT_EQ(Ask(client, abort).aborted().count(), 1u);
+  EXPECT_EQ(Commit(client, std::vector<uint64_t>{reserved.reservations(2)}), std::string("\2"));
+  EXPECT_EQ(AskForError(client, ReserveFrame(ns, 1, 4)).refusal(), "group_limit");
+  EXPECT_EQ(Reserve(client, ns, 1, 3).outcomes(), std::string(3, '\0'));
+}
+
+TEST_F(HostileTest, LeasesThatExpireTogetherAreGivenBackInTurns) {
+  Start();
+  RawClient red(Path("red")), blue(Path("blue"));
+  // The same key 1024 times in a frame; red leaves far more than is given back in a tick.
+  const auto lease = [this](RawClient& client, uint32_t frames) {
+    Attach(client);
+    const uint32_t ns = OpenNamespace(client);
+    Store(client, ns, 1, 1);
+    ClientFrame frame = LookupFrame(ns, 1, 1);
+    std::string keys;
+    for (uint32_t i = 0; i < kKeysPerFrameMax; ++i) keys += KeyBytes(1);
+    frame.mutable_lookup()->set_keys(keys);
+    for (uint32_t i = 0; i < frames; ++i) {
+      ASSERT_EQ(Ask(client, frame).looked_up().matched(), kKeysPerFrameMax);
+    }
+  };
+  const auto leased = [this](const std::string& tenant) {
+    uint32_t blocks = 0;
+    for (const SessionInfo& info : server_->stats().session_list) {
+      if (info.tenant == tenant) blocks += info.leased_blocks;
+    }
+    return blocks;
+  };
+  lease(red, 20);
+  lease(blue, 2);
+  ASSERT_EQ(leased("team/red"), 20 * kKeysPerFrameMax);
+  AdvanceMs(kLeaseMsDefault - kTickMs);
+  ASSERT_EQ(leased("team/red") + leased("team/blue"), 22 * kKeysPerFrameMax);
+  AdvanceMs(kTickMs);
+  EXPECT_EQ(leased("team/blue"), 0u) << "it does not wait behind the other";
+  EXPECT_EQ(leased("team/red"), 22 * kKeysPerFrameMax - kLeaseTickWorkMax) << "all groups together";
+  AdvanceMs(kTickMs);
+  EXPECT_EQ(leased("team/red"), 22 * kKeysPerFrameMax - 2 * kLeaseTickWorkMax);
+  AdvanceMs(kTickMs);
+  EXPECT_EQ(leased("team/red"), 0u);
 }
 
 TEST_F(HostileTest, LeasesOfOneGroupAreBounded) {

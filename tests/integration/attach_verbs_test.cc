@@ -329,6 +329,101 @@ TEST_F(AttachTest, APolicyThatDropsATenantCutsItsSessionsOnly) {
   EXPECT_EQ(Denials(DenialReason::kUnknownDoor), 1u);
 }
 
+TEST_F(AttachTest, ATenantMadeAnewUnderItsNameIsAnotherTenant) {
+  Start();
+  RawClient red(Path("red"));
+  const Attached attached = Attach(red);
+  Store(red, OpenNamespace(red), 1, 4);
+  RawClient unattached(Path("red"));
+  RawClient blue(Path("blue"));
+  Attach(blue);
+  const uint32_t blue_ns = OpenNamespace(blue);
+  // Other limits are no other tenant.
+  rules_[0].tier(TierKind::kDram).limit_bytes = 32 * kMiB;
+  engine_->ApplyPolicy(Table());
+  server_->OnPolicyChanged();
+  EXPECT_EQ(Cuts(CutReason::kPolicy), 0u);
+
+  rules_[0].uid = "another object of that name";
+  engine_->ApplyPolicy(Table());
+  server_->OnPolicyChanged();
+  Spin();
+  const std::vector<ServerFrame> said = Drain(red);
+  ASSERT_FALSE(said.empty());
+  EXPECT_TRUE(said.back().has_goodbye());
+  EXPECT_TRUE(red.ended());
+  EXPECT_EQ(Cuts(CutReason::kPolicy), 1u);
+  EXPECT_EQ(Lookup(blue, blue_ns, 1, 1).matched(), 0u) << "blue goes on";
+  Attach(unattached);
+  RawClient late(Path("red"));
+  ClientFrame frame;
+  frame.mutable_attach()->set_version(1);
+  frame.mutable_attach()->set_group(attached.group);
+  EXPECT_EQ(AskForError(late, frame).code(), Code::NOT_FOUND) << "nobody joins what the old one held";
+  server_->OnPolicyChanged();
+  EXPECT_EQ(Cuts(CutReason::kPolicy), 1u) << "once";
+}
+
+TEST_F(AttachTest, ATenantThatIsErasedHasNoSessionsAndGetsNone) {
+  Start();
+  const Balance before = Warm();
+  RawClient red(Path("red"));
+  const Attached attached = Attach(red);
+  RawClient rank(Path("red"));
+  Attach(rank, attached.group);
+  const uint32_t ns = OpenNamespace(red);
+  Store(red, ns, 1, 4);
+  EXPECT_EQ(Lookup(red, ns, 1, 4).matched(), 4u);
+  Reserve(rank, ns, 100, 8);
+  RawClient unattached(Path("red"));
+  RawClient blue(Path("blue"));
+  Attach(blue);
+  const uint32_t blue_ns = OpenNamespace(blue);
+  Store(blue, blue_ns, 1, 4);
+
+  ASSERT_TRUE(server_->BeginDrop("team/red"));
+  EXPECT_FALSE(server_->BeginDrop("team/red")) << "one at a time";
+  Spin();
+  for (RawClient* cut : {&red, &rank}) {
+    const std::vector<ServerFrame> said = Drain(*cut);
+    ASSERT_FALSE(said.empty());
+    EXPECT_TRUE(said.back().has_goodbye());
+    EXPECT_TRUE(cut->ended());
+    cut->fds.clear();
+    cut->Close();
+  }
+  EXPECT_EQ(Cuts(CutReason::kErased), 2u);
+  EXPECT_EQ(Now().leased_blocks, 0u);
+  EXPECT_EQ(Now().filling_blocks, 0u);
+  RawClient late(Path("red"));
+  ClientFrame frame;
+  frame.mutable_attach()->set_version(1);
+  for (RawClient* refused : {&unattached, &late}) {
+    const v1::Error error = AskForError(*refused, frame);
+    EXPECT_EQ(error.code(), Code::REFUSED);
+    EXPECT_EQ(error.refusal(), "draining");
+    EXPECT_NE(error.message().find("erased"), std::string::npos) << error.message();
+  }
+  EXPECT_EQ(Denials(DenialReason::kErasing), 2u);
+  EXPECT_EQ(Lookup(blue, blue_ns, 1, 4).matched(), 4u) << "blue goes on";
+
+  absl::StatusOr<uint64_t> bytes = absl::UnknownError("not done");
+  engine_->DropTenant(engine_->FindTenant("team/red"), [&](absl::StatusOr<uint64_t> erased) { bytes = erased; });
+  AdvanceMs(10 * kTickMs);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_GE(*bytes, 4 * kTestBlockBytes);
+  server_->EndDrop("team/red");
+  Attach(late);
+  EXPECT_EQ(Lookup(late, OpenNamespace(late), 1, 4).matched(), 0u);
+  EXPECT_EQ(Lookup(blue, blue_ns, 1, 4).matched(), 4u);
+  for (RawClient* client : {&late, &unattached, &blue}) {
+    client->fds.clear();
+    client->Close();
+  }
+  Spin();
+  EXPECT_EQ(Now().open_fds, before.open_fds);
+}
+
 TEST_F(AttachTest, SessionsAreListedForPeople) {
   Start();
   RawClient client(Path("red"));

@@ -43,9 +43,9 @@ class FakeNode : public AdminBackend {
     drop_arrived.set_value();
   }
   void Drain(Done<bool> done) override { done(true); }
-  absl::StatusOr<PolicyReload> ReloadPolicy() override {
-    if (!reload_error.ok()) return reload_error;
-    return PolicyReload{"v2", {"a limit above capacity"}};
+  void ReloadPolicy(Done<PolicyReload> done) override {
+    if (!reload_error.ok()) return done(reload_error);
+    done(PolicyReload{"v2", {"a limit above capacity"}});
   }
   void CheckInvariants(Done<uint64_t> done) override { done(absl::InternalError("dram: 4096 bytes too many")); }
 

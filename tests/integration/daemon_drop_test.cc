@@ -1,0 +1,140 @@
+// kvartalctl drop against a real kvartald with tenants that are at work: what is erased, for whom, and for how long.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "client/libkvartal/kvartal.hpp"
+#include "daemon/base/units.h"
+#include "tests/support/daemon_process.h"
+
+namespace kvartal::testing {
+namespace {
+
+using client::Client;
+using client::Digest;
+using client::Key;
+
+constexpr uint32_t kPatient = 20'000;
+constexpr uint32_t kBlocks = 32;
+constexpr uint32_t kShardBytes = 64 * kKiB;
+constexpr kv_layout kLayout = {16, 1, kShardBytes};
+
+std::vector<Key> Chain(uint32_t count, uint8_t salt) {
+  std::vector<Key> keys(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    keys[i].fill(salt);
+    std::memcpy(keys[i].data(), &i, sizeof(i));
+  }
+  return keys;
+}
+
+class DaemonDropTest : public ::testing::Test {
+ protected:
+  // A client of one tenant, attached, with its namespace.
+  struct Tenant {
+    Client client;
+    kv_namespace ns = 0;
+  };
+
+  void SetUp() override { ASSERT_TRUE(daemon_.Start().ok()) << daemon_.log(); }
+
+  static DaemonOptions TwoTenants() {
+    DaemonOptions options;
+    options.nvme_size = "64Mi";
+    options.doors = {"red", "blue"};
+    options.manifests =
+        TenantManifest("red", "socket: red", "16Mi", "32Mi") + TenantManifest("blue", "socket: blue", "16Mi", "32Mi");
+    return options;
+  }
+  Tenant Join(const std::string& door) {
+    Tenant tenant;
+    EXPECT_EQ(tenant.client.Attach(daemon_.door(door), "test", nullptr, kPatient), KV_OK) << tenant.client.error();
+    const Client::Opened opened = tenant.client.OpenNamespace(Digest{7}, kLayout, kPatient);
+    EXPECT_EQ(opened.status, KV_OK) << tenant.client.error();
+    tenant.ns = opened.ns;
+    return tenant;
+  }
+  // Stored and durable: in DRAM and on NVMe.
+  static void Store(Tenant& tenant, const std::vector<Key>& keys, int fill) {
+    std::vector<kv_slot> slots(keys.size());
+    ASSERT_EQ(tenant.client.Reserve({.ns = tenant.ns, .keys = keys}, slots, kPatient), KV_OK) << tenant.client.error();
+    for (const kv_slot& slot : slots) {
+      ASSERT_EQ(slot.outcome, KV_GRANTED);
+      std::memset(slot.data, fill, kShardBytes);
+    }
+    ASSERT_EQ(tenant.client.Commit(slots, 0, kPatient).count, keys.size()) << tenant.client.error();
+    uint64_t durable = 0;
+    while (durable < keys.size()) {
+      const Client::Polled polled = tenant.client.Poll(kPatient);
+      ASSERT_EQ(polled.status, KV_OK) << tenant.client.error();
+      ASSERT_GT(polled.durable, durable) << "nothing in time";
+      durable = polled.durable;
+    }
+  }
+  static void ExpectStored(Tenant& tenant, const std::vector<Key>& keys, int fill) {
+    Client::Found found = tenant.client.Lookup(tenant.ns, keys, 0, kPatient);
+    ASSERT_EQ(found.matched, keys.size()) << tenant.client.error();
+    ASSERT_EQ(found.lease.Load(0, found.matched, kPatient).count, keys.size()) << tenant.client.error();
+    const std::vector<uint8_t> expected(kShardBytes, static_cast<uint8_t>(fill));
+    for (const kv_block& block : found.lease.blocks()) {
+      EXPECT_EQ(std::memcmp(block.data, expected.data(), kShardBytes), 0);
+    }
+  }
+  uint32_t Matched(Tenant& tenant, const std::vector<Key>& keys) {
+    const Client::Found found = tenant.client.Lookup(tenant.ns, keys, 0, kPatient);
+    EXPECT_EQ(found.status, KV_OK) << tenant.client.error();
+    return found.matched;
+  }
+  nlohmann::json Ask(const std::vector<std::string>& arguments) {
+    std::vector<std::string> all = arguments;
+    all.insert(all.end(), {"--output", "json"});
+    const CommandResult result = daemon_.Ctl(all);
+    EXPECT_EQ(result.exit_code, 0) << result.err << daemon_.log();
+    return nlohmann::json::parse(result.out, nullptr, false);
+  }
+
+  DaemonProcess daemon_{TwoTenants()};
+};
+
+TEST_F(DaemonDropTest, ErasesATenantAtWorkAndNobodyElse) {
+  const std::vector<Key> keys = Chain(kBlocks, 1), unfinished_keys = Chain(4, 2);
+  Tenant red = Join("red"), blue = Join("blue");
+  Store(red, keys, 'r');
+  Store(blue, keys, 'b');
+  Client::Found held = red.client.Lookup(red.ns, keys, 0, kPatient);
+  ASSERT_EQ(held.matched, kBlocks);
+  std::vector<kv_slot> unfinished(unfinished_keys.size());
+  ASSERT_EQ(red.client.Reserve({.ns = red.ns, .keys = unfinished_keys}, unfinished, kPatient), KV_OK);
+
+  const nlohmann::json dropped = Ask({"drop", "--tenant", "test/red", "--yes"});
+  EXPECT_GE(dropped["bytes"].get<uint64_t>(), uint64_t{2} * kBlocks * kShardBytes) << "of DRAM and of NVMe";
+  const nlohmann::json sessions = Ask({"sessions"})["sessions"];
+  ASSERT_EQ(sessions.size(), 1u) << sessions;
+  EXPECT_EQ(sessions[0]["tenant"], "test/blue");
+  EXPECT_EQ(red.client.Commit(unfinished, 0, kPatient).count, 0u) << "it ended with its session";
+  held.lease.Release();
+  ExpectStored(blue, keys, 'b');
+
+  // It may come back, and finds nothing of what it was.
+  Tenant again = Join("red");
+  EXPECT_EQ(Matched(again, keys), 0u);
+  EXPECT_EQ(Matched(again, unfinished_keys), 0u);
+
+  daemon_.Kill();
+  ASSERT_TRUE(daemon_.Start().ok()) << daemon_.log();
+  ASSERT_TRUE(daemon_.WaitForLog("nvme has been read back")) << daemon_.log();
+  Tenant late_red = Join("red"), late_blue = Join("blue");
+  EXPECT_EQ(Matched(late_red, keys), 0u);
+  ExpectStored(late_blue, keys, 'b');
+  Store(late_red, keys, 'n');
+  ExpectStored(late_red, keys, 'n');
+  EXPECT_EQ(daemon_.Ctl({"doctor"}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace kvartal::testing
