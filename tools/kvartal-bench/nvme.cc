@@ -59,6 +59,7 @@ class NvmeRun {
     KV_RETURN_IF_ERROR(Attach());
     KV_ASSIGN_OR_RETURN(const admin::v1::StatusReply status, daemon_->admin().GetStatus());
     direct_io_ = status.direct_io();
+    huge_pages_ = status.huge_pages();
     return LoadRound().status();
   }
 
@@ -116,6 +117,8 @@ class NvmeRun {
   uint64_t from_memory() const { return from_memory_; }
   uint64_t wrong() const { return wrong_; }
   bool direct_io() const { return direct_io_; }
+  // Of the daemon's memory. Transfers of huge pages are fewer pieces; fio's own buffers have none.
+  bool huge_pages() const { return huge_pages_; }
 
  private:
   // Half of them are read by the daemon, half by fio; one more of each than is timed.
@@ -168,7 +171,7 @@ class NvmeRun {
   std::unique_ptr<BenchDaemon> daemon_;
   std::unique_ptr<BenchClient> client_;
   uint64_t stored_rounds_ = 0, loaded_rounds_ = 0, fio_writes_ = 0, fio_reads_ = 0;
-  bool direct_io_ = false;
+  bool direct_io_ = false, huge_pages_ = false;
   uint64_t from_memory_ = 0, wrong_ = 0;
 };
 
@@ -179,7 +182,7 @@ absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options)
   Report report("nvme");
   double write_ratio = 0, read_ratio = 0;
   uint64_t wrong = 0, from_memory = 0;
-  bool direct_io = true;
+  bool direct_io = true, huge_pages = false;
   for (size_t i = 0; i < options.block_kib.size(); ++i) {
     NvmeRun run(common, options, options.block_kib[i]);
     KV_RETURN_IF_ERROR(run.Start());
@@ -199,6 +202,7 @@ absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options)
     read_ratio = i == 0 ? read.MedianRatio() : std::min(read_ratio, read.MedianRatio());
     wrong += run.wrong();
     direct_io = direct_io && run.direct_io();
+    huge_pages = huge_pages || run.huge_pages();
     from_memory += run.from_memory();
   }
   report.Add("write_ratio", write_ratio);
@@ -206,6 +210,7 @@ absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options)
   report.Add("io_threads", static_cast<uint64_t>(options.io_threads));
   report.Add("blocks_not_from_nvme", from_memory);
   report.Add("direct_io", direct_io);
+  report.Add("huge_pages", huge_pages);
   report.Add("wrong", wrong);
   report.Note(
       "ratios: the smallest over the block sizes. fio reads the daemon's own file and writes a prewritten file of the "

@@ -217,9 +217,11 @@ absl::StatusOr<Report> RunReclaim(const Common& common, const ReclaimOptions& op
     progress.Update(static_cast<uint64_t>(i) + 1);
   }
   KV_RETURN_IF_ERROR(daemon->admin().CheckInvariants());
+  KV_ASSIGN_OR_RETURN(const admin::v1::StatusReply status, daemon->admin().GetStatus());
   Report report("reclaim");
   report.Add("runs", static_cast<uint64_t>(options.runs));
   report.Add("reserved_mib", options.reserve_mib);
+  report.Add("huge_pages", status.huge_pages());
   report.Add("p50_ms", Percentile(figures.reclaim_ms, 50));
   report.Add("p99_ms", Percentile(figures.reclaim_ms, 99));
   report.Add("kernel_ms", Median(figures.kernel_ms));
