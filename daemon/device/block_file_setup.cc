@@ -106,6 +106,10 @@ absl::StatusOr<uint64_t> SizeRegularFile(const Candidate& file, const struct sta
       Log(LogLevel::kWarning, "device", options.path, " has ", existing, " bytes and only the first ", wanted,
           " are used: the file is never made smaller; delete it to give the rest back");
     }
+    if (!file.created && existing > 0 && existing < wanted) {
+      Log(LogLevel::kWarning, "device", options.path, " had ", existing, " bytes and was made larger, to ", wanted,
+          ": what lay beyond its old end, if it was cut, is lost");
+    }
     return wanted;
   }
   if (!file.created && ::ftruncate(file.fd.get(), info.st_size) != 0) {
