@@ -139,9 +139,9 @@ void Node::Run() {
   admin_.reset();
   attach_->Stop();
   if (Quiet(engine_->stats()) && policy_reader_->Pending() == 0) return;
-  // A disk that does not answer would hold its thread, and the end of this process with it, for ever. What is durable
-  // is so.
-  Log(LogLevel::kWarning, "node", "going down with work under way that did not end in ", kDrainDeadlineMs, " ms");
+  // A disk that does not answer, of blocks or of the policy folder, would hold its thread, and the end of this process
+  // with it, for ever. What is durable is so.
+  Log(LogLevel::kWarning, "node", "going down with reads or writes under way that have not ended");
   std::_Exit(EXIT_SUCCESS);
 }
 

@@ -1,10 +1,12 @@
 // A real kvartald from start to end: readiness, doors, signals, restarts, and what it says when it may not start.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
 #include <csignal>
 #include <cstring>
@@ -240,6 +242,42 @@ TEST(DaemonSignals, SighupPutsAGoodPolicyInForceAndKeepsTheLastGoodOne) {
   status = StatusOf(daemon);
   EXPECT_EQ(status["policy_version"], second_version);
   EXPECT_THAT(status["policy_error"].get<std::string>(), HasSubstr(daemon.manifest_path()));
+}
+
+// A thread of another process, by the name the kernel shows for it, stopped until the end of this object.
+class StoppedThread {
+ public:
+  StoppedThread(pid_t process, const std::string& name) {
+    for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/task")) {
+      if (ReadFile(task.path() / "comm") == name + "\n") tid_ = std::stoi(task.path().filename());
+    }
+    EXPECT_NE(tid_, 0) << "no thread " << name;
+    stopped_ = tid_ != 0 && ::ptrace(PTRACE_SEIZE, tid_, nullptr, nullptr) == 0 &&
+               ::ptrace(PTRACE_INTERRUPT, tid_, nullptr, nullptr) == 0 && ::waitpid(tid_, nullptr, __WALL) == tid_;
+  }
+  ~StoppedThread() {
+    if (stopped_) ::ptrace(PTRACE_DETACH, tid_, nullptr, nullptr);
+  }
+  bool stopped() const { return stopped_; }
+
+ private:
+  pid_t tid_ = 0;
+  bool stopped_ = false;
+};
+
+TEST(DaemonSignals, AFolderThatIsSlowToReadHoldsUpNobody) {
+  DaemonProcess daemon;
+  ASSERT_TRUE(daemon.Start().ok()) << daemon.log();
+  const std::string version = StatusOf(daemon)["policy_version"];
+  WriteFile(daemon.manifest_path(), TenantManifest("one", "uid: 1", "8Mi") + TenantManifest("two", "uid: 2", "8Mi"));
+  {
+    const StoppedThread reader(daemon.pid(), "kv-policy");
+    if (!reader.stopped()) GTEST_SKIP() << "this system lets nobody stop a thread";
+    daemon.Signal(SIGHUP);
+    EXPECT_EQ(StatusOf(daemon)["policy_version"], version);
+  }
+  ASSERT_TRUE(daemon.WaitForLog("in force: 2 tenants")) << daemon.log();
+  EXPECT_NE(StatusOf(daemon)["policy_version"], version);
 }
 
 TEST(DaemonFootprint, AnIdleNodeStaysSmall) {
