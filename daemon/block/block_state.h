@@ -1,5 +1,6 @@
 // Life of a block: Reserved -> Filling -> Committed -> (Leased | Moving) -> Gone.
-// Stored are kGone, kReserved, kFilling and kCommitted; leased and moving are read off the entry (leases, I/O under way).
+// Stored are kGone, kReserved, kFilling and kCommitted; leased and moving are read off the entry (leases, I/O under
+// way).
 #pragma once
 
 #include <cstdint>

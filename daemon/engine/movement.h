@@ -49,8 +49,8 @@ class Movement {
   Residency& residency_;
   Space& space_;
   absl::flat_hash_map<EntryId, std::vector<ReadDone>> readers_;
-  // What the catalog had no room for, or failed to write. At most one for each slot that is in use, plus what a tick finds
-  // out of date.
+  // What the catalog had no room for, or failed to write. At most one for each slot that is in use, plus what a tick
+  // finds out of date.
   std::deque<tier::CatalogRecord> unrecorded_;
 };
 

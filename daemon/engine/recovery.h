@@ -25,7 +25,8 @@ class Recovery {
   enum class Source : uint8_t { kCatalog, kHeaders };
   void AdoptBatch(const std::vector<tier::CatalogRecord>& records, Source source);
   bool AdoptOne(const tier::CatalogRecord& record);
-  // The entry to hang a block under whose own entry is `id` (None: it has none yet). None when there is nothing to link.
+  // The entry to hang a block under whose own entry is `id` (None: it has none yet). None when there is nothing to
+  // link.
   EntryId ParentFor(NamespaceId ns, EntryId id, const tier::BlockIdentity& identity);
   void Finish(absl::Status status);
 

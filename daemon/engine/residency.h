@@ -1,8 +1,8 @@
 // Which blocks have which copies, and which of them are candidates for eviction. The only code that changes an
 // entry's copies, touches it, or erases it.
 // Confined to the engine loop.
-// Invariant: a block is in its tenant's order of a tier exactly when it is committed, has a copy there that no child has,
-// nobody reads it in place and nobody pinned it.
+// Invariant: a block is in its tenant's order of a tier exactly when it is committed, has a copy there that no child
+// has, nobody reads it in place and nobody pinned it.
 #pragma once
 
 #include <cstdint>

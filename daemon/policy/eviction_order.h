@@ -1,7 +1,7 @@
 // Which block of one tenant in one tier goes first. The seam for eviction policies: LRU now, hit density later.
 // Confined to the engine loop.
-// Invariant: holds exactly the blocks that are leaves in its tier (resident, no resident child), that nobody reads in place
-// and nobody pinned; moving and protected ones stay in it and are passed over by Victim.
+// Invariant: holds exactly the blocks that are leaves in its tier (resident, no resident child), that nobody reads in
+// place and nobody pinned; moving and protected ones stay in it and are passed over by Victim.
 #pragma once
 
 #include <cstdint>

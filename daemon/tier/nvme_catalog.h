@@ -49,8 +49,8 @@ struct CatalogOptions {
   std::string path;       // a folder
   std::string device_id;  // hex uuid of the device the records are about; another one inside means "treat as empty"
 };
-// Never fails for a bad database: an unreadable one is set aside (renamed <path>.corrupt-N) and a new one made, with a log
-// line.
+// Never fails for a bad database: an unreadable one is set aside (renamed <path>.corrupt-N) and a new one made, with a
+// log line.
 absl::StatusOr<std::unique_ptr<NvmeCatalog>> OpenRocksCatalog(const CatalogOptions& options, Executor* executor);
 
 }  // namespace kvartal::tier
