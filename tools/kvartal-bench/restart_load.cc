@@ -26,17 +26,21 @@ RestartLoad::RestartLoad(std::string socket, kv_layout layout, uint64_t first_ch
     : socket_(std::move(socket)), layout_(layout), first_chain_(first_chain), chains_max_(chains_max), random_(seed) {}
 
 absl::Status RestartLoad::Run(const std::atomic<bool>& stop) {
-  KV_ASSIGN_OR_RETURN(client_, BenchClient::Attach(socket_, kRestartDigest, layout_));
-  client_->client().OnDurable(&RestartLoad::OnDurable, this);
-  absl::Status status;
-  while (!stop.load(std::memory_order_relaxed) && status.ok()) {
-    const bool may_store = chains_used_ < chains_max_;
-    const bool read = chains_used_ != 0 && (!may_store || random_() % 10 < kReadsPerTen);
-    status = read ? ReadOne() : StoreOne();
-    if (status.ok()) status = client_->Poll(0).status();
-  }
+  const absl::Status status = RunUntilEnd(stop);
   client_.reset();
   return absl::IsUnavailable(status) ? absl::OkStatus() : status;
+}
+
+absl::Status RestartLoad::RunUntilEnd(const std::atomic<bool>& stop) {
+  KV_ASSIGN_OR_RETURN(client_, BenchClient::Attach(socket_, kRestartDigest, layout_));
+  client_->client().OnDurable(&RestartLoad::OnDurable, this);
+  while (!stop.load(std::memory_order_relaxed)) {
+    const bool may_store = chains_used_ < chains_max_;
+    const bool read = chains_used_ != 0 && (!may_store || random_() % 10 < kReadsPerTen);
+    KV_RETURN_IF_ERROR(read ? ReadOne() : StoreOne());
+    KV_RETURN_IF_ERROR(client_->Poll(0).status());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RestartLoad::StoreOne() {

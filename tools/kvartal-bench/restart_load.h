@@ -44,6 +44,7 @@ class RestartLoad {
   uint64_t chains_used() const { return chains_used_; }
 
  private:
+  absl::Status RunUntilEnd(const std::atomic<bool>& stop);
   absl::Status StoreOne();
   absl::Status ReadOne();
   static void OnDurable(void* self, uint64_t reservation);
