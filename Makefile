@@ -14,6 +14,8 @@ check: ## format, clang-tidy, thread-safety analysis, house rules, one minute of
 	@scripts/check
 bench: ## every kvartal-bench figure of docs/CLAIMS.md
 	@scripts/bench
+fuzz: ## each fuzz target for FUZZ_SECONDS (default 60)
+	@scripts/check fuzz
 asan: ## the tests under address and undefined-behaviour sanitizers (build-asan/)
 	@scripts/test --sanitize address,undefined
 tsan: ## the tests under the thread sanitizer (build-tsan/)

@@ -26,6 +26,9 @@
 
 namespace kvartal::engine {
 
+// Request numbers start above every tick: what is recovered after a restart is ordered by its ticks, before all requests.
+inline constexpr uint64_t kFirstRequest = uint64_t{1} << 32;
+
 // Work that could not go on for want of space, kept until something changes.
 class Waiter {
  public:
@@ -142,7 +145,7 @@ class EngineState {
   absl::flat_hash_map<SlotId, uint64_t> recording;
 
   EngineObserver* observer = nullptr;
-  uint64_t last_request = 0;
+  uint64_t last_request = kFirstRequest;
   uint64_t last_reservation = 0;
   uint64_t held_blocks = 0;  // leases and holds over all entries
   uint64_t reads_under_way = 0;

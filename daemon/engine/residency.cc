@@ -56,7 +56,7 @@ void Residency::AdoptOnNvme(EntryId id, SlotId slot, uint32_t first_commit_tick,
   entry.state = BlockState::kCommitted;
   entry.first_commit_tick = first_commit_tick;
   entry.last_access_tick = last_access_tick;
-  entry.last_touch = 0;
+  entry.last_touch = last_access_tick;  // requests are numbered above every tick, so all of these are older
   entry.durable = true;
   SetCopy(id, TierKind::kNvme, slot);
   ++state_.TenantOf(entry).stats.durable_blocks;

@@ -287,6 +287,22 @@ TEST_F(MovementTest, DurableBlocksSurviveKillAndAreChargedAgain) {
   engine_->CheckInvariants();
 }
 
+TEST_F(MovementTest, RecoveredBlocksAreEvictedOldestFirst) {
+  Start({Rules("a/p", 16 * kMiB, 4 * kMiB)});
+  const NamespaceId ns = Open("a/p");
+  Store("a/p", ns, Chain(1, 7));
+  Pump();
+  AdvanceMs(1000);
+  Store("a/p", ns, Chain(100, 8));
+  Pump();
+  Restart();
+  Store("a/p", Open("a/p"), Chain(200, 3));
+  Pump();
+  EXPECT_EQ(Matched(Open("a/p"), Chain(100, 8)), 8u);
+  EXPECT_LT(Matched(Open("a/p"), Chain(1, 7)), 7u) << "the older chain made room";
+  engine_->CheckInvariants();
+}
+
 TEST_F(MovementTest, WithoutACatalogTheHeadersBringTheBlocksBack) {
   Start({Rules("a/p", 16 * kMiB, 64 * kMiB)});
   Store("a/p", Open("a/p"), Chain(1, 20));
