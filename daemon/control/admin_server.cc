@@ -65,7 +65,7 @@ absl::Status CheckSocketFree(const std::string& path) {
   const int result = ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
   if (result == 0 || errno == EPROTOTYPE || errno == EAGAIN) {
     return absl::AlreadyExistsError(
-        absl::StrCat("another process answers on ", path, ": stop it first, or give this daemon another run_dir"));
+        absl::StrCat("another process answers on ", path, ": stop it first, or give this daemon another runDir"));
   }
   return absl::OkStatus();
 }

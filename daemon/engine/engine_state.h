@@ -26,7 +26,8 @@
 
 namespace kvartal::engine {
 
-// Request numbers start above every tick: what is recovered after a restart is ordered by its ticks, before all requests.
+// Request numbers start above every tick: what is recovered after a restart is ordered by its ticks, before all
+// requests.
 inline constexpr uint64_t kFirstRequest = uint64_t{1} << 32;
 
 // Work that could not go on for want of space, kept until something changes.

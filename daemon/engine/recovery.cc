@@ -18,7 +18,8 @@ void Recovery::Start(absl::AnyInvocable<void(absl::Status)> done) {
   auto batch = [this, source](std::vector<tier::CatalogRecord> records) { AdoptBatch(records, source); };
   auto end = [this](absl::Status status) { Finish(std::move(status)); };
   if (catalog_lost) {
-    Log(LogLevel::kInfo, "engine", "no NVMe catalog: looking for blocks in the headers of the file");
+    Log(LogLevel::kInfo, "engine",
+        "no NVMe catalog yet: looking for blocks in the headers of the file (none on a new file)");
     state_.devices.nvme->ScanHeaders(std::move(batch), std::move(end));
   } else {
     state_.devices.catalog->Load(std::move(batch), std::move(end));

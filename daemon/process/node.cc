@@ -59,7 +59,7 @@ absl::Status Node::CheckDoorsFree() const {
   std::filesystem::create_directories(config_.run_dir, error);
   if (error) {
     return absl::FailedPreconditionError(
-        absl::StrCat("run_dir ", config_.run_dir, ": ", error.message(), "; choose a folder this user may write"));
+        absl::StrCat("runDir ", config_.run_dir, ": ", error.message(), "; choose a folder this user may write"));
   }
   // Asked before the NVMe file is opened: "a daemon answers on this socket" says more than "somebody holds this file".
   KV_RETURN_IF_ERROR(control::CheckSocketFree(config_.admin_socket));

@@ -70,7 +70,11 @@ int Main(int argc, char** argv) {
   app.add_option("--ready-fd", ready_fd, "inherited descriptor that gets one byte and is closed when the daemon serves")
       ->type_name("N");
   app.set_version_flag("--version", std::string("kvartald ") + KVARTAL_VERSION);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitRefused;
+  }
 
   absl::StatusOr<config::NodeConfig> config = config::LoadNodeConfig(config_path);
   if (!config.ok()) return Refuse(config.status());

@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<MetricsExporter>> MetricsExporter::Start(const st
     server->port = server->exposer->GetListeningPorts().at(0);
   } catch (const std::exception& error) {
     return absl::UnavailableError(absl::StrCat("metrics cannot listen on ", address, ": ", error.what(),
-                                               "; the port may be taken: set another metrics_address"));
+                                               "; the port may be taken: set another metricsAddress"));
   }
   server->address = absl::StrCat(address.substr(0, address.rfind(':')), ":", server->port);
   return std::unique_ptr<MetricsExporter>(new MetricsExporter(std::move(server)));

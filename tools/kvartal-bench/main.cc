@@ -47,7 +47,7 @@ class CommandLine {
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-      return app_.exit(error);
+      return app_.exit(error) == 0 ? 0 : 2;
     }
     const absl::StatusOr<Report> report = run_();
     if (!report.ok()) {

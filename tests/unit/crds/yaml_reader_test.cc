@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/limits.h"
+#include "tests/support/scratch_dir.h"
 
 namespace kvartal::crds {
 namespace {
@@ -135,8 +136,9 @@ TEST(YamlReaderTest, WhatFollowsADocumentNeedsASeparator) {
 }
 
 TEST(YamlReaderTest, ReadsFilesAndSaysWhyNot) {
-  const std::string folder = ::testing::TempDir();
-  const std::string path = folder + "/yaml_reader_test.yaml";
+  const kvartal::testing::ScratchDir scratch;
+  const std::string folder = scratch.path();
+  const std::string path = scratch.File("yaml_reader_test.yaml");
   std::ofstream(path) << "a: 1\n";
   EXPECT_EQ(*ReadYamlFile(path), "a: 1\n");
   std::ofstream(path) << std::string(kYamlBytesMax, 'x');

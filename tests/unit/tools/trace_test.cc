@@ -5,6 +5,8 @@
 #include <fstream>
 #include <string>
 
+#include "tests/support/scratch_dir.h"
+
 namespace kvartal::bench {
 namespace {
 
@@ -58,7 +60,8 @@ TEST(Trace, StopsAfterTheAskedNumberOfRequests) {
 }
 
 TEST(Trace, NamesFileAndLineOfABadOne) {
-  const std::string path = ::testing::TempDir() + "/bad_trace.jsonl";
+  const kvartal::testing::ScratchDir scratch;
+  const std::string path = scratch.File("bad_trace.jsonl");
   std::ofstream(path) << "{\"input_length\": 1, \"hash_ids\": [0]}\n\n{\"input_length\": 1}\n";
   const auto trace = LoadTrace(path, 0);
   ASSERT_FALSE(trace.ok());
@@ -70,7 +73,8 @@ TEST(Trace, DamagedGzipIsAnErrorNotAShortTrace) {
   std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   ASSERT_GT(bytes.size(), 100000u);
   bytes[50000] = static_cast<char>(~bytes[50000]);
-  const std::string path = ::testing::TempDir() + "/damaged.jsonl.gz";
+  const kvartal::testing::ScratchDir scratch;
+  const std::string path = scratch.File("damaged.jsonl.gz");
   std::ofstream(path, std::ios::binary) << bytes;
   EXPECT_FALSE(LoadTrace(path, 0).ok());
 }
