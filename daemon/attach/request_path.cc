@@ -176,10 +176,10 @@ void RequestPath::Load(Session* session) {
   parts_.engine->Load(
       lease->ns, std::move(entries),
       [this, alive = parts_.alive, id = session->id(), group_id = session->group->id, lease_id = lease->id,
-       request = request_id(), first = in.first()](engine::CacheEngine::LoadResult result) {
+       request = request_id(), first = in.first()](const engine::CacheEngine::LoadResult& result) {
         if (alive.expired()) return;
         TakeOver(group_id, lease_id, first, result.places);
-        OnLoaded(id, request, first, std::move(result));
+        OnLoaded(id, request, first, result);
       });
 }
 
@@ -194,7 +194,8 @@ void RequestPath::TakeOver(GroupId group_id, LeaseId lease_id, uint32_t first,
   give_back(unwanted);
 }
 
-void RequestPath::OnLoaded(SessionId id, uint64_t request_id, uint32_t first, engine::CacheEngine::LoadResult result) {
+void RequestPath::OnLoaded(SessionId id, uint64_t request_id, uint32_t first,
+                           const engine::CacheEngine::LoadResult& result) {
   Session* session = parts_.sessions->Find(id);
   if (session == nullptr) return;
   --session->pending_requests;

@@ -62,7 +62,7 @@ class RequestPath {
                   std::vector<engine::ReservedBlock> blocks);
   // The leases a Load hands over: the lease it was for takes them, or they are given back.
   void TakeOver(GroupId group_id, LeaseId lease_id, uint32_t first, std::span<const engine::BlockPlace> places);
-  void OnLoaded(SessionId id, uint64_t request_id, uint32_t first, engine::CacheEngine::LoadResult result);
+  void OnLoaded(SessionId id, uint64_t request_id, uint32_t first, const engine::CacheEngine::LoadResult& result);
   uint64_t request_id() const { return parts_.codec->frame().request_id(); }
 
   const Parts parts_;

@@ -22,7 +22,7 @@ class LoadOperation::Parked : public Waiter {
   const std::shared_ptr<LoadOperation> operation_;
 };
 
-void LoadOperation::Start(std::shared_ptr<LoadOperation> self) {
+void LoadOperation::Start(const std::shared_ptr<LoadOperation>& self) {
   // First come, first served: a later Load must not overtake those that wait already.
   const bool others_wait = !self->tenant_.waiters.empty();
   if (others_wait || self->Submit(self) == Progress::kWait) {
@@ -96,6 +96,7 @@ void LoadOperation::AnswerIfEnded() {
     result.read_failed = !next.resident(TierKind::kDram) && !next.resident(TierKind::kNvme);
   }
   std::vector<Hold> own;
+  own.reserve(entries_.size());
   for (const EntryId id : entries_) own.push_back({id, false});
   for (; position < entries_.size(); ++position) {
     if (in_place_[position]) own.push_back({entries_[position], true});

@@ -27,7 +27,7 @@ class LoadOperation {
         reason_(cut_short) {}
 
   // Goes as far as it can; parks itself with the tenant when it has to wait.
-  static void Start(std::shared_ptr<LoadOperation> self);
+  static void Start(const std::shared_ptr<LoadOperation>& self);
 
  private:
   class Parked;

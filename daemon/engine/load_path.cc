@@ -71,8 +71,8 @@ void LoadPath::Load(NamespaceId ns, std::vector<EntryId> entries, CacheEngine::L
   while (kept < entries.size() && TryKeep({entries[kept], false})) ++kept;
   const Refusal cut_short = kept < entries.size() ? Refusal::kGroupLimit : Refusal::kNone;
   entries.resize(kept);
-  auto operation = std::make_shared<LoadOperation>(this, &tenant, std::move(entries), cut_short, std::move(done));
-  LoadOperation::Start(std::move(operation));
+  const auto operation = std::make_shared<LoadOperation>(this, &tenant, std::move(entries), cut_short, std::move(done));
+  LoadOperation::Start(operation);
 }
 
 void LoadPath::Release(std::span<const Hold> holds) {

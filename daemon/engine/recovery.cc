@@ -15,7 +15,7 @@ void Recovery::Start(absl::AnyInvocable<void(absl::Status)> done) {
   state_.recovering = true;
   const bool catalog_lost = state_.devices.catalog->was_empty();
   const Source source = catalog_lost ? Source::kHeaders : Source::kCatalog;
-  auto batch = [this, source](std::vector<tier::CatalogRecord> records) { AdoptBatch(records, source); };
+  auto batch = [this, source](const std::vector<tier::CatalogRecord>& records) { AdoptBatch(records, source); };
   auto end = [this](absl::Status status) { Finish(std::move(status)); };
   if (catalog_lost) {
     Log(LogLevel::kInfo, "engine",
