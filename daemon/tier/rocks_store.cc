@@ -307,7 +307,7 @@ absl::Status RocksStore::Reopen() {
   batch_->Clear();
   db_.reset();
   was_empty_ = false;
-  const absl::Status status = OpenFolder(SetAsideWhen::kDamaged);
+  absl::Status status = OpenFolder(SetAsideWhen::kDamaged);
   if (!status.ok()) {
     db_.reset();
     return status;
