@@ -32,6 +32,7 @@ absl::StatusOr<std::unique_ptr<RawSession>> RawSession::Attach(const std::string
   }
   std::memcpy(address.sun_path, socket_path.c_str(), socket_path.size() + 1);
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return absl::UnavailableError(absl::StrCat("socket: ", std::strerror(errno)));
   const timeval patience{kAnswerSeconds, 0};
   ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
