@@ -31,6 +31,7 @@ absl::Status Probe(const std::string& socket) {
   }
   std::memcpy(address.sun_path, socket.c_str(), socket.size() + 1);
   const UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return absl::ErrnoToStatus(errno, "making a Unix socket");
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return absl::OkStatus();
   const int error = errno;
   if (error == EACCES || error == EPERM) {
