@@ -40,7 +40,7 @@ PLANTED = {
                     ('daemon/tier/a.h', 'int StringUtil();\n', 'double Utilization();\n'),
                     ('daemon/tier/slot_util.h', '', None)],
     'banned_text': [('docs/A.md', 'TODO: more\n', 'mkdtemp("kvXXXXXX"); todos\n')],
-    'machine_path': [('docs/A.md', 'see /' 'work/x\n', 'build/work/x and $ROOT/work/y\n'),
+    'machine_path': [('docs/A.md', 'see /' 'work/x\n', 'build/home/x and $ROOT/home/y\n'),
                      ('scripts/a', 'cd /home/someone\n', 'cd "$HOME/someone"\n')],
     'pragma_once': [('tools/a.h', 'int x;\n', '#pragma once\nint x;\n')],
     'no_absl_mutex': [('tools/a.cc', 'absl::Mutex mutex;\n', '// absl::Mutex is out\nstd::mutex mutex;\n')],
