@@ -31,11 +31,12 @@ void FillTenantTier(const engine::TenantTierStats& stats, TierKind kind, pb::Ten
   out->set_granted_empty_bytes(stats.granted_empty_bytes);
   out->set_peak_bytes(stats.peak_bytes);
   out->set_blocks(stats.blocks);
-  out->set_evictions(stats.evictions);
-  out->set_expirations(stats.expirations);
+  out->set_evictions(stats.evictions());
+  out->set_expirations(stats.expirations());
   for (size_t reason = 1; reason < policy::kRefusalCount; ++reason) {
-    if (stats.refusals[reason] == 0) continue;
-    (*out->mutable_refusals())[policy::RefusalName(static_cast<policy::Refusal>(reason))] = stats.refusals[reason];
+    if (stats.refusals[reason].count == 0) continue;
+    (*out->mutable_refusals())[policy::RefusalName(static_cast<policy::Refusal>(reason))] =
+        stats.refusals[reason].count;
   }
 }
 

@@ -181,6 +181,21 @@ bool EngineState::FindTier(const index::Entry& entry, uint32_t now_tick, TierKin
   return false;
 }
 
+void EngineState::NoteRefusal(TenantState& tenant, TierKind tier, policy::Refusal reason, uint64_t bytes) {
+  policy::Tally& tally = tenant.stats.tiers[TierIndex(tier)].refusal(reason);
+  ++tally.count;
+  tally.bytes += bytes;
+  tally.last_wall_ms = devices.clock->WallMs();
+}
+
+void EngineState::NoteDrop(TenantState& tenant, TierKind tier, policy::DropCause cause, uint64_t bytes) {
+  policy::Tally& tally = tenant.stats.tiers[TierIndex(tier)].drop(cause.reason);
+  ++tally.count;
+  tally.bytes += bytes;
+  tally.last_wall_ms = devices.clock->WallMs();
+  tally.last_taker = cause.taker;
+}
+
 bool EngineState::MayPark(const TenantState& tenant) const {
   return waiting < kWaitingMax && tenant.waiters.size() < kWaitingPerTenantMax;
 }

@@ -117,6 +117,11 @@ class EngineState {
   // The fastest tier an entry can be served from: committed, resident, unexpired. False: a gap.
   bool FindTier(const index::Entry& entry, uint32_t now_tick, TierKind* tier) const;
 
+  // --- decisions
+  // Every refusal and every copy that goes is counted by its reason. `bytes`: what was asked or freed.
+  void NoteRefusal(TenantState& tenant, TierKind tier, policy::Refusal reason, uint64_t bytes);
+  void NoteDrop(TenantState& tenant, TierKind tier, policy::DropCause cause, uint64_t bytes);
+
   // --- waiting
   // Lets waiting work of `tenant` go on, first come first served. Safe to call from anywhere; nested calls are folded.
   void Wake(TenantState& tenant);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "daemon/block/tier_kind.h"
+#include "daemon/policy/drop_reason.h"
 #include "daemon/policy/refusal.h"
 
 namespace kvartal::engine {
@@ -14,9 +15,22 @@ namespace kvartal::engine {
 struct TenantTierStats {
   uint64_t charged_bytes = 0, limit_bytes = 0, guarantee_bytes = 0, granted_empty_bytes = 0, peak_bytes = 0;
   uint64_t blocks = 0;
-  uint64_t evictions = 0;    // copies dropped for space
-  uint64_t expirations = 0;  // copies dropped by TTL or maxAge
-  std::array<uint64_t, policy::kRefusalCount> refusals{};
+  std::array<policy::Tally, policy::kDropReasonCount> drops{};
+  std::array<policy::Tally, policy::kRefusalCount> refusals{};
+
+  uint64_t evictions() const { return CountOf(policy::IsEviction); }  // copies dropped for space
+  uint64_t expirations() const { return CountOf(policy::IsExpiry); }  // copies dropped by TTL or maxAge
+  policy::Tally& drop(policy::DropReason reason) { return drops[static_cast<size_t>(reason)]; }
+  const policy::Tally& drop(policy::DropReason reason) const { return drops[static_cast<size_t>(reason)]; }
+  policy::Tally& refusal(policy::Refusal reason) { return refusals[static_cast<size_t>(reason)]; }
+  const policy::Tally& refusal(policy::Refusal reason) const { return refusals[static_cast<size_t>(reason)]; }
+
+ private:
+  uint64_t CountOf(bool (*belongs)(policy::DropReason)) const {
+    uint64_t count = 0;
+    for (size_t i = 0; i < drops.size(); ++i) count += belongs(static_cast<policy::DropReason>(i)) ? drops[i].count : 0;
+    return count;
+  }
 };
 
 struct TenantStats {

@@ -38,11 +38,7 @@ void Expiry::SweepOldAge(uint32_t now_tick) {
     if (entry.state != BlockState::kCommitted || !state_.OverAge(entry, now_tick)) continue;
     residency_.SetPinned(id, false);  // a pin does not hold against maxAge
     if (!residency_.Removable(id)) continue;
-    TenantState& tenant = state_.TenantOf(entry);
-    for (TierKind tier : kAllTiers) {
-      if (entry.resident(tier)) ++tenant.stats.tiers[TierIndex(tier)].expirations;
-    }
-    residency_.DropBlock(id);
+    residency_.DropBlock(id, policy::DropReason::kMaxAge);
   }
 }
 
@@ -68,8 +64,8 @@ bool Expiry::ExpireOne(TenantState& tenant, EntryId id, TierKind tier, uint32_t 
     const WriteStart start = movement_.StartWrite(id, Movement::WriteReason::kExpiry);
     if (start == WriteStart::kStarted || start == WriteStart::kQueueFull) return false;
   }
-  ++tenant.stats.tiers[TierIndex(tier)].expirations;
-  residency_.DropCopy(id, tier);
+  residency_.DropCopy(id, tier,
+                      {state_.OverAge(entry, now_tick) ? policy::DropReason::kMaxAge : policy::DropReason::kIdle});
   return true;
 }
 

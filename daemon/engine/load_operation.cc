@@ -61,7 +61,7 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
         path_.space_.TakeDram(tenant_, state.SlotBytesOf(entry), 0, static_cast<uint32_t>(entries_.size() - next_));
     if (room.outcome == SpaceOutcome::kWait) return Progress::kWait;
     if (room.outcome == SpaceOutcome::kRefused) {
-      ++tenant_.stats.tiers[TierIndex(TierKind::kDram)].refusals[static_cast<size_t>(room.reason)];
+      state.NoteRefusal(tenant_, TierKind::kDram, room.reason, state.SlotBytesOf(entry));
       StopAt(room.reason);
       return Progress::kSubmitted;
     }

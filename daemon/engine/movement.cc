@@ -26,7 +26,7 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason) {
   const SpaceResult room = space_.TakeNvme(tenant, slot_bytes, entry.last_touch);
   if (room.outcome != SpaceOutcome::kTaken) {
     entry.writing = false;
-    ++tenant.stats.tiers[TierIndex(TierKind::kNvme)].refusals[static_cast<size_t>(room.reason)];
+    state_.NoteRefusal(tenant, TierKind::kNvme, room.reason, slot_bytes);
     return WriteStart::kNoRoom;
   }
   const std::span<const std::byte> payload(
@@ -41,7 +41,7 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason) {
     entry.writing = false;
     state_.devices.nvme->Give(tenant.domain(), room.slot);
     state_.ledger.Refund(tenant.id, TierKind::kNvme, state_.devices.nvme->Shrink(tenant.domain(), 0, [] {}));
-    ++tenant.stats.tiers[TierIndex(TierKind::kNvme)].refusals[static_cast<size_t>(policy::Refusal::kQueueFull)];
+    state_.NoteRefusal(tenant, TierKind::kNvme, policy::Refusal::kQueueFull, slot_bytes);
     return WriteStart::kQueueFull;
   }
   ++tenant.writes_under_way;
@@ -70,9 +70,8 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, absl::St
   if (reason != WriteReason::kWriteThrough && residency_.Evictable(id, TierKind::kDram) &&
       entry.resident(TierKind::kDram) &&
       (reason == WriteReason::kDemotion || state_.Expired(entry, TierKind::kDram, state_.NowTick()))) {
-    TenantTierStats& stats = tenant.stats.tiers[TierIndex(TierKind::kDram)];
-    ++(reason == WriteReason::kDemotion ? stats.evictions : stats.expirations);
-    residency_.DropCopy(id, TierKind::kDram);
+    const bool for_space = reason == WriteReason::kDemotion;
+    residency_.DropCopy(id, TierKind::kDram, {for_space ? policy::DropReason::kOwnSpace : policy::DropReason::kIdle});
   }
   state_.Wake(tenant);
 }
@@ -149,7 +148,7 @@ void Movement::FinishRead(EntryId id, SlotId slot, absl::Status status) {
     ++tenant.stats.load_failures;
     entry.reading = false;
     state_.devices.dram->Give(tenant.domain(), slot);
-    residency_.DropCopy(id, TierKind::kNvme);
+    residency_.DropCopy(id, TierKind::kNvme, policy::DropReason::kUnreadable);
   }
   // The first reader to be told may release what it has, and that may make room for others: the block counts as moving
   // until every reader has had its turn to lease it.

@@ -54,7 +54,7 @@ void Removal::Continue(TenantState& tenant) {
     const EntryId id = NextBlock(tenant, TierKind::kDram);
     if (!id.valid()) break;
     tenant.dropped_bytes += state_.SlotBytesOf(state_.index.at(id));
-    residency_.DropCopy(id, TierKind::kDram);
+    residency_.DropCopy(id, TierKind::kDram, policy::DropReason::kRemoved);
   }
   space_.GiveBackEmpty(tenant);
   while (EraseOneFromNvme(tenant)) {
@@ -76,7 +76,7 @@ bool Removal::EraseOneFromNvme(TenantState& tenant) {
         --owner->erases_under_way;
         state_.index.at(id).reading = false;
         if (status.ok()) owner->dropped_bytes += state_.SlotBytesOf(state_.index.at(id));
-        residency_.DropCopy(id, TierKind::kNvme);
+        residency_.DropCopy(id, TierKind::kNvme, policy::DropReason::kRemoved);
         Continue(*owner);
       });
   if (!queued) return false;  // the next completion or tick goes on

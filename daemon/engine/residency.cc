@@ -157,11 +157,12 @@ void Residency::FreeSlot(const Entry& entry, TierKind tier, SlotId slot) {
   state_.ledger.Refund(tenant.id, tier, state_.devices.nvme->Shrink(tenant.domain(), 0, [] {}));
 }
 
-void Residency::DropCopy(EntryId id, TierKind tier) {
+void Residency::DropCopy(EntryId id, TierKind tier, policy::DropCause cause) {
   Entry& entry = state_.index.at(id);
   KV_CHECK(entry.resident(tier) && !entry.writing && !entry.reading);
   KV_CHECK(tier != TierKind::kDram || entry.lease_count == 0);
   const SlotId slot = entry.copy(tier).slot;
+  state_.NoteDrop(state_.TenantOf(entry), tier, cause, state_.SlotBytesOf(entry));
   ClearCopy(id, tier);
   if (tier == TierKind::kNvme && entry.durable) {
     entry.durable = false;
@@ -171,10 +172,10 @@ void Residency::DropCopy(EntryId id, TierKind tier) {
   EraseIfGone(id);
 }
 
-void Residency::DropBlock(EntryId id) {
+void Residency::DropBlock(EntryId id, policy::DropCause cause) {
   KV_CHECK(!state_.index.at(id).in_use());
   for (TierKind tier : kAllTiers) {
-    if (state_.index.IsLive(id) && state_.index.at(id).resident(tier)) DropCopy(id, tier);
+    if (state_.index.IsLive(id) && state_.index.at(id).resident(tier)) DropCopy(id, tier, cause);
   }
 }
 

@@ -8,6 +8,7 @@
 
 namespace kvartal::engine {
 
+using policy::DropReason;
 using policy::Refusal;
 
 namespace {
@@ -95,8 +96,7 @@ Space::Step Space::EvictDram(TenantState& tenant, uint64_t request, uint32_t wan
       if (start == WriteStart::kQueueFull && tenant.writes_under_way > 0) return Step::kWait;
     }
     if (copy_below || others_block) {
-      ++tenant.stats.tiers[TierIndex(TierKind::kDram)].evictions;
-      residency_.DropCopy(victim, TierKind::kDram);
+      residency_.DropCopy(victim, TierKind::kDram, DropReason::kOwnSpace);
       return Step::kRetry;
     }
   }
@@ -134,8 +134,7 @@ SpaceResult Space::TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t r
     }
     const EntryId victim = Victim(tenant, TierKind::kNvme, request);
     if (!victim.valid()) break;
-    ++tenant.stats.tiers[TierIndex(TierKind::kNvme)].evictions;
-    residency_.DropCopy(victim, TierKind::kNvme);
+    residency_.DropCopy(victim, TierKind::kNvme, DropReason::kOwnSpace);
   }
   const policy::Account& account = state_.ledger.account(tenant.id, TierKind::kNvme);
   const uint64_t slot_charge = slot_bytes + kNvmeHeaderBytes;
@@ -159,10 +158,7 @@ Refusal Space::MakeEntryRoom(TenantState& tenant, uint64_t request) {
         oldest = candidate;
     }
     if (!oldest.valid()) return Refusal::kEntryCap;
-    for (TierKind tier : kAllTiers) {
-      if (state_.index.at(oldest).resident(tier)) ++tenant.stats.tiers[TierIndex(tier)].evictions;
-    }
-    residency_.DropBlock(oldest);
+    residency_.DropBlock(oldest, DropReason::kEntryCap);
   }
   return Refusal::kNone;
 }
@@ -191,8 +187,7 @@ void Space::DrainOverLimit(TenantState& tenant, uint32_t max_blocks) {
       if (tier == TierKind::kDram && GiveBackEmpty(tenant) > 0) continue;
       const EntryId victim = Victim(tenant, tier, kNoRequest);
       if (!victim.valid()) break;
-      ++tenant.stats.tiers[TierIndex(tier)].evictions;
-      residency_.DropCopy(victim, tier);
+      residency_.DropCopy(victim, tier, DropReason::kOverLimit);
     }
   }
 }

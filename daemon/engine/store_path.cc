@@ -93,7 +93,8 @@ class StorePath::Operation : public Waiter {
         if (!state_.FindTier(entry, state_.NowTick(), &tier)) {
           // Expired and not yet swept. What cannot be taken away now is not stored twice either.
           if (!path_.residency_.Removable(id)) return AddBusy(), true;
-          path_.residency_.DropBlock(id);
+          path_.residency_.DropBlock(
+              id, {state_.OverAge(entry, state_.NowTick()) ? policy::DropReason::kMaxAge : policy::DropReason::kIdle});
           return false;
         }
         path_.residency_.Touch(id, request_, state_.NowTick());
@@ -159,7 +160,7 @@ class StorePath::Operation : public Waiter {
   // A busy block is somebody's: the chain goes on behind it.
   void AddBusy() { Refused(Refusal::kBusy); }
   void Refused(Refusal reason) {
-    ++tenant_.stats.tiers[TierIndex(TierKind::kDram)].refusals[static_cast<size_t>(reason)];
+    state_.NoteRefusal(tenant_, TierKind::kDram, reason, state_.ns(ns_).layout.SlotBytes());
     ReservedBlock block;
     block.reason = reason;
     Add(block);

@@ -62,6 +62,11 @@ Labels TenantLabels(const std::string& name) {
   return {{kLabelNamespace, name.substr(0, slash)}, {kLabelTenant, name.substr(slash + 1)}};
 }
 
+void Accumulate(const policy::Tally& from, policy::Tally* to) {
+  to->count += from.count;
+  to->bytes += from.bytes;
+}
+
 void Accumulate(const TenantTierStats& from, TenantTierStats* to) {
   to->charged_bytes += from.charged_bytes;
   to->limit_bytes += from.limit_bytes;
@@ -69,9 +74,8 @@ void Accumulate(const TenantTierStats& from, TenantTierStats* to) {
   to->granted_empty_bytes += from.granted_empty_bytes;
   to->peak_bytes += from.peak_bytes;
   to->blocks += from.blocks;
-  to->evictions += from.evictions;
-  to->expirations += from.expirations;
-  for (size_t i = 0; i < policy::kRefusalCount; ++i) to->refusals[i] += from.refusals[i];
+  for (size_t i = 0; i < policy::kDropReasonCount; ++i) Accumulate(from.drops[i], &to->drops[i]);
+  for (size_t i = 0; i < policy::kRefusalCount; ++i) Accumulate(from.refusals[i], &to->refusals[i]);
 }
 
 void Accumulate(const TenantStats& from, TenantStats* to) {
@@ -116,14 +120,9 @@ struct TierColumn {
   uint64_t TenantTierStats::* value;
 };
 constexpr TierColumn kTierColumns[] = {
-    {kChargedBytes, &TenantTierStats::charged_bytes},
-    {kLimitBytes, &TenantTierStats::limit_bytes},
-    {kGuaranteeBytes, &TenantTierStats::guarantee_bytes},
-    {kGrantedEmptyBytes, &TenantTierStats::granted_empty_bytes},
-    {kPeakBytes, &TenantTierStats::peak_bytes},
-    {kBlocks, &TenantTierStats::blocks},
-    {kEvictions, &TenantTierStats::evictions},
-    {kExpirations, &TenantTierStats::expirations},
+    {kChargedBytes, &TenantTierStats::charged_bytes},     {kLimitBytes, &TenantTierStats::limit_bytes},
+    {kGuaranteeBytes, &TenantTierStats::guarantee_bytes}, {kGrantedEmptyBytes, &TenantTierStats::granted_empty_bytes},
+    {kPeakBytes, &TenantTierStats::peak_bytes},           {kBlocks, &TenantTierStats::blocks},
 };
 
 struct TenantColumn {
@@ -145,6 +144,25 @@ Labels WithTier(Labels labels, TierKind tier) {
   return labels;
 }
 
+// Reasons that never happened are left out: a line for each, tenant and tier would be mostly zeros.
+template <typename Tallies, typename NameOf>
+void AddReasonFamily(const MetricName& name, const std::vector<Line>& lines, Tallies TenantTierStats::* tallies,
+                     NameOf name_of, uint64_t policy::Tally::* value, std::vector<prometheus::MetricFamily>* out) {
+  FamilyBuilder family(name);
+  for (const Line& line : lines) {
+    for (TierKind tier : kAllTiers) {
+      const Tallies& counted = line.stats.tiers[TierIndex(tier)].*tallies;
+      for (size_t reason = 0; reason < counted.size(); ++reason) {
+        if (counted[reason].*value == 0) continue;
+        Labels labels = WithTier(line.labels, tier);
+        labels.push_back({kLabelReason, name_of(reason)});
+        family.Add(std::move(labels), static_cast<double>(counted[reason].*value));
+      }
+    }
+  }
+  out->push_back(family.Take());
+}
+
 void AddTenantFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricFamily>* out) {
   const std::vector<Line> lines = ShownTenants(metrics);
   for (const TierColumn& column : kTierColumns) {
@@ -157,20 +175,13 @@ void AddTenantFamilies(const NodeMetrics& metrics, std::vector<prometheus::Metri
     }
     out->push_back(family.Take());
   }
-  // Reasons that never happened are left out: thirteen lines a tenant and tier would be mostly zeros.
-  FamilyBuilder refusals(kRefusals);
-  for (const Line& line : lines) {
-    for (TierKind tier : kAllTiers) {
-      for (size_t reason = 1; reason < policy::kRefusalCount; ++reason) {
-        const uint64_t count = line.stats.tiers[TierIndex(tier)].refusals[reason];
-        if (count == 0) continue;
-        Labels labels = WithTier(line.labels, tier);
-        labels.push_back({kLabelReason, policy::RefusalName(static_cast<policy::Refusal>(reason))});
-        refusals.Add(std::move(labels), static_cast<double>(count));
-      }
-    }
-  }
-  out->push_back(refusals.Take());
+  AddReasonFamily(
+      kRefusals, lines, &TenantTierStats::refusals,
+      [](size_t reason) { return policy::RefusalName(static_cast<policy::Refusal>(reason)); }, &policy::Tally::count,
+      out);
+  const auto drop_name = [](size_t reason) { return policy::DropReasonName(static_cast<policy::DropReason>(reason)); };
+  AddReasonFamily(kDrops, lines, &TenantTierStats::drops, drop_name, &policy::Tally::count, out);
+  AddReasonFamily(kDroppedBytes, lines, &TenantTierStats::drops, drop_name, &policy::Tally::bytes, out);
   for (const TenantColumn& column : kTenantColumns) {
     FamilyBuilder family(column.name);
     for (const Line& line : lines) family.Add(line.labels, static_cast<double>(line.stats.*column.value));

@@ -27,8 +27,8 @@ inline constexpr MetricName kGrantedEmptyBytes{"kvartal_tenant_granted_empty_byt
                                                "Charged bytes in extents that hold no block"};
 inline constexpr MetricName kPeakBytes{"kvartal_tenant_peak_bytes", "Most bytes ever charged to the tenant at once"};
 inline constexpr MetricName kBlocks{"kvartal_tenant_blocks", "Blocks of the tenant with a copy in the tier"};
-inline constexpr MetricName kEvictions{"kvartal_tenant_evictions_total", "Copies dropped because space was wanted"};
-inline constexpr MetricName kExpirations{"kvartal_tenant_expirations_total", "Copies dropped by TTL or maximum age"};
+inline constexpr MetricName kDrops{"kvartal_tenant_dropped_copies_total", "Copies that left a tier, by reason"};
+inline constexpr MetricName kDroppedBytes{"kvartal_tenant_dropped_bytes_total", "Bytes that left a tier, by reason"};
 inline constexpr MetricName kRefusals{"kvartal_tenant_refusals_total", "Requests for space refused, by reason"};
 
 // --- per tenant

@@ -51,7 +51,7 @@ TEST(FillTenants, CountsSessionsATenantAndLeavesZeroRefusalsOut) {
   NodeView view = ViewOfTwoTenants();
   engine::TenantTierStats& dram = view.engine.tenants[1].tiers[TierIndex(TierKind::kDram)];
   dram.charged_bytes = 64;
-  dram.refusals[static_cast<size_t>(policy::Refusal::kTenantLimit)] = 4;
+  dram.refusal(policy::Refusal::kTenantLimit).count = 4;
   view.engine.tenants[1].blocks_hit = 11;
   pb::ListTenantsReply reply;
   FillTenants(view, &reply);

@@ -19,7 +19,7 @@ TEST_F(EvictionTest, LeavesGoFirstSoAChainLosesItsTail) {
   ASSERT_EQ(Store("a/p", ns, Chain(100, 3)), 3u);
   EXPECT_EQ(Matched(ns, Chain(1, 16)), 13u);
   EXPECT_EQ(Matched(ns, Chain(100, 3)), 3u);
-  EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).evictions, 3u);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).evictions(), 3u);
   engine_->CheckInvariants();
 }
 

@@ -110,7 +110,7 @@ TEST_F(MovementTest, AtTheNvmeLimitTheOldestGoesAndTheLimitHolds) {
   }
   const TenantTierStats stats = TierStatsOf("a/p", TierKind::kNvme);
   EXPECT_LE(stats.peak_bytes, 4 * kMiB);
-  EXPECT_GT(stats.evictions, 0u);
+  EXPECT_GT(stats.evictions(), 0u);
   engine_->CheckInvariants();
 }
 

@@ -39,7 +39,7 @@ TEST_F(StoreTest, MemoryIsChargedBeforeItIsPopulatedAndRefundedWhenThatFails) {
   Pump();
   EXPECT_TRUE(answered);
   EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).charged_bytes, 0u);
-  EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).refusals[static_cast<size_t>(Refusal::kOutOfMemory)], 1u);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).refusal(Refusal::kOutOfMemory).count, 1u);
   engine_->CheckInvariants();
 }
 
@@ -235,7 +235,7 @@ TEST_F(StoreTest, LimitsHoldAndEveryRefusalHasItsReason) {
   EXPECT_EQ(std::count_if(blocks.begin(), blocks.end(), [](auto& b) { return b.outcome == ReserveOutcome::kGranted; }),
             16);
   EXPECT_EQ(blocks[16].reason, Refusal::kTenantLimit);
-  EXPECT_EQ(TierStatsOf("small/p", TierKind::kDram).refusals[static_cast<size_t>(Refusal::kTenantLimit)], 4u);
+  EXPECT_EQ(TierStatsOf("small/p", TierKind::kDram).refusal(Refusal::kTenantLimit).count, 4u);
   EXPECT_LE(TierStatsOf("small/p", TierKind::kDram).peak_bytes, 4 * kMiB);
   engine_->CheckInvariants();
 }

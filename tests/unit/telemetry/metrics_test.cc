@@ -60,9 +60,7 @@ TEST(ToFamilies, ASickTierIsConfiguredAndDown) {
 
 TEST(ToFamilies, OnlyReasonsThatHappenedAreShown) {
   NodeMetrics metrics = OneTenant();
-  metrics.engine.tenants[0]
-      .tiers[TierIndex(TierKind::kNvme)]
-      .refusals[static_cast<size_t>(policy::Refusal::kCapacity)] = 3;
+  metrics.engine.tenants[0].tiers[TierIndex(TierKind::kNvme)].refusal(policy::Refusal::kCapacity).count = 3;
   metrics.attach.denials[static_cast<size_t>(attach::DenialReason::kUnknownUid)] = 2;
   const std::string text = Text(metrics);
   EXPECT_EQ(LinesBeginning(text, "kvartal_tenant_refusals_total{"), 1u);
