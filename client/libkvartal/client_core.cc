@@ -42,7 +42,7 @@ void ClientCore::BeginCall() {
 // --- session
 
 kv_status ClientCore::Attach(const Deadline& deadline) {
-  const kv_status status = TryAttach(deadline, /*must_join=*/true);
+  const kv_status status = TryAttach(deadline);
   if (status != KV_OK) ScheduleRetry(status);
   return status;
 }
@@ -56,33 +56,28 @@ kv_status ClientCore::Connect(const Deadline& deadline) {
                                      std::to_string((next_attempt_ns_ - now_ns) / kNsPerMs + 1) + " ms");
   }
   if (deadline.passed()) return Fail(KV_UNAVAILABLE, "not connected, and the deadline leaves no time to try");
-  const kv_status status = TryAttach(deadline, /*must_join=*/false);
+  const kv_status status = TryAttach(deadline);
   if (status != KV_OK) ScheduleRetry(status);
   return status;
 }
 
-kv_status ClientCore::TryAttach(const Deadline& deadline, bool must_join) {
-  std::string group = group_.empty() ? join_group_ : group_;
-  for (;;) {
-    std::string error;
-    std::unique_ptr<Connection> connection = Connection::Open(socket_path_, deadline, &error);
-    if (connection == nullptr) return Fail(KV_UNAVAILABLE, error);
-    auto session = std::make_shared<Session>(std::move(connection), keeper_->bell());
-    wire::Attach* attach = session->NewRequest()->mutable_attach();
-    attach->set_version(kProtocolVersion);
-    attach->set_group(group);
-    attach->set_client(client_name_);
-    if (session->Call(deadline) != IoResult::kOk) {
-      return Fail(KV_UNAVAILABLE, "attach to " + socket_path_ + ": " + session->failure());
-    }
-    if (!session->answer().has_error()) return Welcome(std::move(session));
-    const kv_status status = FromError(session->answer().error());
-    // Draining, or no memory for an arena: another attempt may well go better.
-    if (status == KV_REFUSED) return KV_UNAVAILABLE;
-    // A daemon that restarted knows no group any more; the first that comes back makes a new one.
-    if (status != KV_NOT_FOUND || group.empty() || must_join) return status;
-    group.clear();
+kv_status ClientCore::TryAttach(const Deadline& deadline) {
+  std::string error;
+  std::unique_ptr<Connection> connection = Connection::Open(socket_path_, deadline, &error);
+  if (connection == nullptr) return Fail(KV_UNAVAILABLE, error);
+  auto session = std::make_shared<Session>(std::move(connection), keeper_->bell());
+  wire::Attach* attach = session->NewRequest()->mutable_attach();
+  attach->set_version(kProtocolVersion);
+  attach->set_group(group_.empty() ? join_group_ : group_);
+  attach->set_returning(!group_.empty());
+  attach->set_client(client_name_);
+  if (session->Call(deadline) != IoResult::kOk) {
+    return Fail(KV_UNAVAILABLE, "attach to " + socket_path_ + ": " + session->failure());
   }
+  if (!session->answer().has_error()) return Welcome(std::move(session));
+  const kv_status status = FromError(session->answer().error());
+  // Draining, or no memory for an arena: another attempt may well go better.
+  return status == KV_REFUSED ? KV_UNAVAILABLE : status;
 }
 
 kv_status ClientCore::Welcome(std::shared_ptr<Session> session) {

@@ -67,7 +67,7 @@ class ClientCore {
 
   // --- session (client_core.cc)
   kv_status Connect(const Deadline& deadline);
-  kv_status TryAttach(const Deadline& deadline, bool must_join);
+  kv_status TryAttach(const Deadline& deadline);
   kv_status Welcome(std::shared_ptr<Session> session);
   void LeaveSession();
   void ScheduleRetry(kv_status status);

@@ -1,18 +1,26 @@
 #include "client/libkvartal/connection.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
 
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <utility>
 
 namespace kvartal::client {
 namespace {
 
 constexpr int kSendBufferBytes = 4 * static_cast<int>(kFrameBytesMax);
+
+int64_t NowNs() {
+  timespec now;
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
 
 void SetTimeout(int fd, int option, uint32_t ms) {
   const timeval value{static_cast<time_t>(ms / 1000), static_cast<suseconds_t>(ms % 1000 * 1000)};
@@ -111,10 +119,20 @@ bool Connection::MayBlock(const Deadline& deadline) {
   return true;
 }
 
+void Connection::AwaitSoonAnswer() const {
+  const int64_t end_ns = NowNs() + kAnswerSpinNs;
+  char nothing;
+  while (::recv(fd_.get(), &nothing, sizeof(nothing), MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN) {
+    if (NowNs() >= end_ns) return;
+    ::sched_yield();  // the daemon may need this very core
+  }
+}
+
 IoResult Connection::Receive(char* buffer, size_t* bytes, ReceivedFds* fds, const Deadline* deadline) {
   alignas(cmsghdr) char control[CMSG_SPACE(kFdsPerFrameMax * sizeof(int))];
   // A budget of 0 never blocks: as a socket timeout 0 would mean "for ever".
   bool block = deadline != nullptr && deadline->budget_ms() > 0 && MayBlock(*deadline);
+  if (block) AwaitSoonAnswer();
   bool reset_seen = false;
   for (;;) {
     iovec part{buffer, kFrameBytesMax};

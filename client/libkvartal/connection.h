@@ -44,6 +44,8 @@ class Connection {
   // Leaves the wait to the receive itself when its standing timeout fits: one system call instead of two.
   bool MayBlock(const Deadline& deadline);
   bool WaitFor(short events, const Deadline& deadline);
+  // Stays awake for the moment most answers take: being woken costs as much again.
+  void AwaitSoonAnswer() const;
 
   const UniqueFd fd_;
   uint32_t receive_timeout_ms_ = 0;  // what SO_RCVTIMEO is set to

@@ -80,7 +80,7 @@ class AttachServer : private engine::EngineObserver {
   // --- the verbs that make or end a session; RequestPath has the others
   void HandleAttach(Session* session);
   // nullptr when answered with an error.
-  EngineGroup* JoinGroup(Session* session, TenantId tenant, const std::string& group_name);
+  EngineGroup* JoinGroup(Session* session, TenantId tenant, const v1::Attach& in);
   void GrantMemory(Session* session, const engine::DomainMemory& memory);
   void WatchPeerExit(Session* session);
   void EndGroup(EngineGroup* group, int64_t seen_ns);

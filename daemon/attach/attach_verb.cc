@@ -77,7 +77,7 @@ void AttachServer::HandleAttach(Session* session) {
     return request_path_.SendError(session, Code::REFUSED, std::string_view(why.data(), why.size()),
                                    RefusalName(policy::Refusal::kOutOfMemory));
   }
-  EngineGroup* group = JoinGroup(session, tenant, in.group());
+  EngineGroup* group = JoinGroup(session, tenant, in);
   if (group == nullptr) return;
   session->group = group;
   session->tenant_uid = engine_->RulesOf(tenant)->uid;
@@ -97,9 +97,11 @@ void AttachServer::HandleAttach(Session* session) {
   GrantMemory(session, *memory);
 }
 
-EngineGroup* AttachServer::JoinGroup(Session* session, TenantId tenant, const std::string& group_name) {
-  if (group_name.empty()) return groups_.Create(tenant, session->who().attestor);
-  EngineGroup* group = groups_.FindByName(group_name);
+EngineGroup* AttachServer::JoinGroup(Session* session, TenantId tenant, const v1::Attach& in) {
+  if (in.group().empty()) return groups_.Create(RandomName(), tenant, session->who().attestor);
+  EngineGroup* group = groups_.FindByName(in.group());
+  if (group == nullptr && in.returning() && in.group().size() == kGroupNameBytes)
+    return groups_.Create(in.group(), tenant, session->who().attestor);
   if (group == nullptr) {
     ++counters_.not_found;
     request_path_.SendError(session, Code::NOT_FOUND,

@@ -23,9 +23,10 @@ bool EngineGroup::MayFill(size_t blocks) const {
   return filling.size() + reserving_blocks + blocks <= kFillingBlocksPerGroupMax;
 }
 
-EngineGroup* GroupTable::Create(TenantId tenant, const std::string& attestor) {
+EngineGroup* GroupTable::Create(std::string name, TenantId tenant, const std::string& attestor) {
+  KV_CHECK(name.size() == kGroupNameBytes && !by_name_.contains(name));
   const GroupId id(++last_id_);
-  auto group = std::make_unique<EngineGroup>(id, RandomName(), tenant, attestor, &last_lease_serial_, lease_ns_);
+  auto group = std::make_unique<EngineGroup>(id, std::move(name), tenant, attestor, &last_lease_serial_, lease_ns_);
   EngineGroup* out = group.get();
   by_name_.emplace(out->name, id);
   by_id_.emplace(id, std::move(group));

@@ -47,7 +47,8 @@ class GroupTable {
  public:
   explicit GroupTable(int64_t lease_ns) : lease_ns_(lease_ns) {}
 
-  EngineGroup* Create(TenantId tenant, const std::string& attestor);
+  // REQUIRES: `name` has kGroupNameBytes, and no group has it.
+  EngineGroup* Create(std::string name, TenantId tenant, const std::string& attestor);
   // nullptr when there is none (any more).
   EngineGroup* Find(GroupId id) const;
   EngineGroup* FindByName(std::string_view name) const;

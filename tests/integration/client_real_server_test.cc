@@ -224,6 +224,30 @@ TEST_F(ClientRealServerTest, SessionsOfOneEngineShareAGroup) {
   EXPECT_EQ(foreign.Attach(folder_ + "/blue.sock", "test", &group, kPatient), KV_DENIED);
 }
 
+TEST_F(ClientRealServerTest, RanksAreOneGroupAgainAfterTheServersRestart) {
+  kv_namespace ns, worker_ns;
+  Client scheduler = Join("red", &ns);
+  Group group;
+  ASSERT_EQ(scheduler.GetGroup(&group), KV_OK);
+  Client worker = Join("red", &worker_ns, &group);
+  node_.reset();
+  node_ = std::make_unique<Node>(folder_);
+  // Whoever comes back first: here the one that had joined.
+  for (auto [client, in] : {std::pair(&worker, worker_ns), std::pair(&scheduler, ns)}) {
+    kv_status status = KV_UNAVAILABLE;
+    for (int i = 0; i < 20'000 && status != KV_OK; ++i) {
+      status = client->Lookup(in, Chain(1), 0, kPatient).status;
+      ::usleep(500);
+    }
+    ASSERT_EQ(status, KV_OK) << client->error();
+  }
+  Group after;
+  ASSERT_EQ(scheduler.GetGroup(&after), KV_OK);
+  EXPECT_EQ(after, group);
+  ASSERT_EQ(worker.GetGroup(&after), KV_OK);
+  EXPECT_EQ(after, group);
+}
+
 TEST_F(ClientRealServerTest, KilledServerIsAMissAndItsSuccessorIsFound) {
   kv_namespace ns;
   Client client = Join("red", &ns);

@@ -269,7 +269,7 @@ def read_tree(root):
         for at, folders, names in os.walk(os.path.join(root, folder)):
             # Beside the named folders only the files at the top are ours; data and corpora are not text we wrote.
             folders[:] = sorted(name for name in folders if folder and name not in ('__pycache__', 'data', 'corpus'))
-            for name in sorted(names):
+            for name in sorted(set(names) - {'.git'}):  # a file where the checkout is a worktree
                 path = os.path.relpath(os.path.join(at, name), root)
                 try:
                     with open(os.path.join(root, path), encoding='utf-8') as opened:

@@ -335,6 +335,7 @@ void ScriptedServer::Fill(const Request& request, Answer* answer) {
 
 void ScriptedServer::AnswerAttach(const Request& request, Answer* answer) {
   std::string group = request.attach().group();
+  if (!group.empty() && request.attach().returning()) groups_.insert(group);
   if (!group.empty() && !groups_.contains(group)) {
     answer->mutable_error()->set_code(attach::v1::Error::NOT_FOUND);
     answer->mutable_error()->set_message("there is no such engine group (any more)");
