@@ -30,9 +30,14 @@ inline constexpr uint64_t kNvmeHeaderBytes = 4 * kKiB;  // one header in front o
 inline constexpr uint64_t kSegmentMinBytes = 16 * kMiB;
 inline constexpr uint64_t kSegmentMaxBytes = 256 * kMiB;
 inline constexpr uint64_t kIoPartBytes = 1 * kMiB;  // larger blocks are cut so that a deadline can cut in
-inline constexpr size_t kDiskQueueMax = 1024;       // submitted and not completed; a full queue is a refusal
-inline constexpr size_t kCatalogQueueMax = 4096;    // metadata batches not yet in RocksDB
-inline constexpr int kCatalogSyncSeconds = 5;       // power loss forgets at most this much
+inline constexpr size_t kDiskQueueMax = 8192;       // submitted and not completed, a device; a full queue is a refusal
+inline constexpr size_t kDiskQueuePerOwnerMax = 1024;    // of those, one tenant's: a flood refuses only itself
+inline constexpr size_t kSpareTransfersMax = 1024;       // kept for reuse, a page each
+inline constexpr uint64_t kIoQuantumBytes = 1 * kMiB;    // a turn at the device of an owner with weight 100
+inline constexpr uint64_t kBackgroundFloorPercent = 10;  // of a device's bytes, for demotion and scrub while they wait
+inline constexpr size_t kDiskTransfersPerThread = 2;     // handed to a device: the next is there when one ends
+inline constexpr size_t kCatalogQueueMax = 4096;         // metadata batches not yet in RocksDB
+inline constexpr int kCatalogSyncSeconds = 5;            // power loss forgets at most this much
 inline constexpr uint64_t kNvmeDataStartBytes =
     1 * kMiB;  // superblock copies lie below; segments stay aligned as partitions do
 inline constexpr uint64_t kNvmeForeignProbeBytes =
@@ -70,7 +75,7 @@ inline constexpr uint32_t kPinTicks = 10;                  // pins end within a 
 inline constexpr uint32_t kDropBlocksPerTurn = 4096;       // of a tenant that is erased: nobody else waits longer
 inline constexpr uint32_t kEvictionsPerReserveMax = 4096;  // bound of one search for space
 inline constexpr uint16_t kHoldsPerBlockMax = 0xffff;      // leases or holds of one block: a 16-bit count in its entry
-inline constexpr size_t kPromotionsMax = 1024;             // a node: NVMe reads under way
+inline constexpr size_t kPromotionsPerTenantMax = 1024;    // NVMe reads under way
 inline constexpr int64_t kPinMsMax = 30LL * 24 * 3600 * 1000;  // a pin may last 30 days
 inline constexpr uint32_t kEmptyTicksMax = 10;  // an empty extent idle this long goes back: a second of hysteresis
 inline constexpr uint32_t kOverLimitBlocksPerTick =
@@ -158,7 +163,9 @@ static_assert(kSegmentMinBytes % kExtentAlignBytes == 0);
 static_assert(kMemoryPartBytes % kExtentAlignBytes == 0);
 static_assert(kNvmeHeaderBytes % kSlotAlignBytes == 0);
 static_assert(kNvmeDataStartBytes >= kNvmeForeignProbeBytes && kNvmeForeignProbeBytes >= 2 * kNvmeHeaderBytes);
-static_assert(kScanReadsMax < kDiskQueueMax);
+static_assert(kScanReadsMax < kDiskQueuePerOwnerMax && kDiskQueuePerOwnerMax <= kDiskQueueMax);
+static_assert(kPromotionsPerTenantMax <= kDiskQueuePerOwnerMax);
+static_assert(kDiskThreadsMax * kDiskTransfersPerThread <= kDiskQueueMax);
 static_assert(kNvmeBytesMin >= 4 * kSegmentMinBytes);
 static_assert(kLeaseMsDefault >= kLeaseMsMin && kLeaseMsDefault <= kLeaseMsMax);
 

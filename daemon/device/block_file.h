@@ -12,15 +12,27 @@
 
 #include "absl/functional/any_invocable.h"
 #include "daemon/base/event_loop.h"
+#include "daemon/base/ids.h"
 #include "daemon/base/status.h"
 
 namespace kvartal::device {
+
+// How urgent a transfer is, most urgent first. The last two are background work: they are never starved.
+enum class IoClass : uint8_t {
+  kDemandRead,  // a client waits for it
+  kPromotion,   // read ahead of a client
+  kDemotion,    // write-through, and writes because a faster tier wants the space
+  kScrub,       // zeroing what policy deleted; reading headers back
+};
+inline constexpr size_t kIoClassCount = 4;
 
 // One transfer of up to two memory parts (a header and its payload) that lie one after another in the file.
 // Offsets, lengths and addresses are multiples of kSlotAlignBytes. Buffers stay alive and unused until `done` has run.
 struct BlockIo {
   enum class Op : uint8_t { kRead, kWrite };
   Op op = Op::kRead;
+  IoClass io_class = IoClass::kScrub;
+  DomainId owner;  // whose bandwidth it takes; None: the node's own
   uint64_t offset = 0;
   iovec parts[2] = {};
   int part_count = 1;
@@ -36,7 +48,7 @@ class BlockFile {
   virtual ~BlockFile() = default;
   virtual uint64_t size_bytes() const = 0;
   virtual bool direct_io() const = 0;  // what is in effect, read back from the descriptor
-  // False when kDiskQueueMax transfers are under way: a refusal; nothing of `io` will run.
+  // False when as many transfers are under way as may be: a refusal; nothing of `io` will run.
   [[nodiscard]] virtual bool Submit(BlockIo io) = 0;
   // On the calling thread, for start-up only. Offset and length are multiples of kSlotAlignBytes; OutOfRange past
   // the end.
@@ -45,6 +57,11 @@ class BlockFile {
   virtual absl::Status Sync() = 0;
   // Accepted, `done` not yet run.
   virtual size_t Pending() const = 0;
+  // An owner's share of the bandwidth, in proportion to others'. A file where transfers take no turns has none to give.
+  virtual void SetWeight(DomainId owner, uint32_t weight) {
+    (void)owner;
+    (void)weight;
+  }
 };
 
 struct BlockFileOptions {
@@ -53,7 +70,7 @@ struct BlockFileOptions {
   // a file is never made smaller. A device must be at least this large.
   uint64_t size_bytes = 0;
   int threads = 8;
-  size_t queue_max = 0;  // 0: kDiskQueueMax
+  size_t queue_max = 0;  // transfers under way; 0: kDiskQueueMax
 };
 // Errors: FailedPrecondition when another process holds the file (flock), ResourceExhausted when the disk is full,
 // each with the path and what to do. Callbacks are posted to `executor`, which must outlive the file.

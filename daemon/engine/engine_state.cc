@@ -71,6 +71,7 @@ void EngineState::ApplyPolicy(std::shared_ptr<const policy::PolicyTable> next) {
   }
   for (auto& tenant : tenants) {
     for (TierKind tier : kAllTiers) ledger.SetQuota(tenant->id, tier, tenant->rules.tier(tier));
+    if (devices.nvme != nullptr) devices.nvme->SetWeight(tenant->domain(), tenant->rules.weight);
   }
 }
 

@@ -49,6 +49,7 @@ struct TenantState {
   std::deque<std::unique_ptr<Waiter>> waiters;
   absl::flat_hash_map<uint32_t, uint32_t> growing;  // slot bytes -> DRAM extents being populated
   uint32_t namespaces = 0;
+  uint32_t reads_under_way = 0;
   uint32_t writes_under_way = 0;
   uint32_t demotions_under_way = 0;  // of those: writes whose source is wanted as space
   uint64_t pinned_bytes = 0;

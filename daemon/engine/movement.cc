@@ -120,7 +120,7 @@ bool Movement::StartRead(EntryId id, SlotId slot, ReadDone done) {
   Entry& entry = state_.index.at(id);
   TenantState& tenant = state_.TenantOf(entry);
   KV_CHECK(!entry.reading && !entry.resident(TierKind::kDram) && entry.resident(TierKind::kNvme));
-  if (state_.reads_under_way >= kPromotionsMax) return false;
+  if (tenant.reads_under_way >= kPromotionsPerTenantMax) return false;
   const std::span<std::byte> payload(state_.devices.dram->DataOf(tenant.domain(), slot), state_.SlotBytesOf(entry));
   const bool queued =
       state_.devices.nvme->Read(entry.copy(TierKind::kNvme).slot, state_.IdentityOf(id), payload,
@@ -128,6 +128,7 @@ bool Movement::StartRead(EntryId id, SlotId slot, ReadDone done) {
   if (!queued) return false;
   entry.reading = true;
   ++state_.reads_under_way;
+  ++tenant.reads_under_way;
   readers_[id].push_back(std::move(done));
   return true;
 }
@@ -141,6 +142,7 @@ void Movement::FinishRead(EntryId id, SlotId slot, absl::Status status) {
   Entry& entry = state_.index.at(id);
   TenantState& tenant = state_.TenantOf(entry);
   --state_.reads_under_way;
+  --tenant.reads_under_way;
   if (status.ok()) {
     residency_.AddCopy(id, TierKind::kDram, slot);
     ++tenant.stats.blocks_loaded;

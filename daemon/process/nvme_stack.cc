@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/base/limits.h"
 #include "daemon/base/log.h"
+#include "daemon/device/fair_block_file.h"
 
 namespace kvartal::process {
 namespace {
@@ -24,10 +26,12 @@ absl::StatusOr<NvmeStack> OpenNvmeStack(const config::NvmeConfig& config, Execut
   file_options.path = config.path;
   file_options.size_bytes = config.size_bytes;
   file_options.threads = config.io_threads;
+  file_options.queue_max = kDiskQueueMax;
   absl::StatusOr<std::unique_ptr<device::BlockFile>> file = device::OpenPoolBlockFile(file_options, executor);
   if (absl::IsFailedPrecondition(file.status())) return file.status();
   if (!file.ok()) return Offline(file.status());
-  stack.file = *std::move(file);
+  const size_t under_way_max = static_cast<size_t>(config.io_threads) * kDiskTransfersPerThread;
+  stack.file = device::NewFairBlockFile(*std::move(file), {.under_way_max = under_way_max, .owner_queue_max = 0});
 
   absl::StatusOr<std::unique_ptr<tier::NvmeTier>> opened = tier::NvmeTier::Open(stack.file.get(), clock);
   if (!opened.ok()) {

@@ -32,6 +32,7 @@ class NvmeSlots {
 
   // REQUIRES: taken, below.
   uint32_t PayloadBytesOf(SlotId slot) const;
+  DomainId DomainOf(SlotId slot) const { return Taken(slot).domain; }
   uint64_t GenerationOf(SlotId slot) const { return Taken(slot).generation; }
   void SetGeneration(SlotId slot, uint64_t generation) { Taken(slot).generation = generation; }
   // A slot whose last write failed is kept out of use for a while once it leaves its domain.

@@ -37,9 +37,11 @@ Mapping NewPages(uint64_t bytes) {
   return *std::move(pages);
 }
 
-device::BlockIo SlotIo(device::BlockIo::Op op, const NvmeTransfer& transfer) {
+device::BlockIo SlotIo(device::BlockIo::Op op, DomainId owner, const NvmeTransfer& transfer) {
   device::BlockIo io;
   io.op = op;
+  io.io_class = op == device::BlockIo::Op::kRead ? device::IoClass::kDemandRead : device::IoClass::kDemotion;
+  io.owner = owner;
   io.offset = OffsetOf(transfer.slot);
   io.parts[0] = {transfer.page.data(), transfer.page.size()};
   io.parts[1] = {transfer.payload.data(), transfer.payload.size()};
@@ -67,6 +69,7 @@ class NvmeTier::State : public std::enable_shared_from_this<NvmeTier::State> {
              std::span<const std::byte> payload, WriteDone done);
   bool Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done);
   bool Erase(SlotId slot, Done done);
+  void SetWeight(DomainId domain, uint32_t weight) { file_->SetWeight(domain, weight); }
   void Scan(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, Done done);
   void Close();
 
@@ -164,7 +167,7 @@ void NvmeTier::State::Recycle(TransferPtr transfer) {
   transfer->write_done = nullptr;
   transfer->read_done = nullptr;
   transfer->payload = {};
-  if (spare_.size() < kDiskQueueMax) spare_.push_back(std::move(transfer));
+  if (spare_.size() < kSpareTransfersMax) spare_.push_back(std::move(transfer));
 }
 
 bool NvmeTier::State::Write(SlotId slot, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
@@ -193,7 +196,7 @@ bool NvmeTier::State::Write(SlotId slot, const BlockIdentity& identity, int64_t 
 }
 
 bool NvmeTier::State::SubmitWrite(const TransferPtr& transfer) {
-  device::BlockIo io = SlotIo(device::BlockIo::Op::kWrite, *transfer);
+  device::BlockIo io = SlotIo(device::BlockIo::Op::kWrite, slots_.DomainOf(transfer->slot), *transfer);
   io.on_disk_thread = [transfer] { return transfer->Seal(); };
   io.done = [self = shared_from_this(), transfer](const absl::Status& status) { self->OnWritten(transfer, status); };
   return file_->Submit(std::move(io));
@@ -220,7 +223,7 @@ bool NvmeTier::State::Read(SlotId slot, const BlockIdentity& identity, std::span
   TransferPtr transfer = NewTransfer(slot, identity, payload);
   transfer->header.generation = slots_.GenerationOf(slot);
   transfer->read_done = std::move(done);
-  device::BlockIo io = SlotIo(device::BlockIo::Op::kRead, *transfer);
+  device::BlockIo io = SlotIo(device::BlockIo::Op::kRead, slots_.DomainOf(slot), *transfer);
   io.on_disk_thread = [transfer] { return transfer->Verify(); };
   io.done = [self = shared_from_this(), transfer](const absl::Status& status) { self->OnRead(transfer, status); };
   if (!file_->Submit(std::move(io))) {
@@ -259,6 +262,7 @@ bool NvmeTier::State::Erase(SlotId slot, Done done) {
   if (zeros_.data() == nullptr) zeros_ = NewPages(kNvmeHeaderBytes + kBlockBytesMax);
   device::BlockIo io;
   io.op = device::BlockIo::Op::kWrite;
+  io.owner = slots_.DomainOf(slot);
   io.offset = OffsetOf(slot);
   io.parts[0] = {zeros_.data(), NvmeSlots::ExtentBytes(slots_.PayloadBytesOf(slot))};
   io.done = [self = shared_from_this(), slot, erased = std::move(done)](const absl::Status& status) mutable {
@@ -286,6 +290,7 @@ bool NvmeTier::State::WriteSegmentPage(uint32_t segment) {
   EncodeSegmentHeader({superblock_.device_uuid, segment, payload_bytes}, {page->data(), page->size()});
   device::BlockIo io;
   io.op = device::BlockIo::Op::kWrite;
+  io.io_class = device::IoClass::kDemotion;
   io.offset = segments_.HeaderOffsetOf(segment);
   io.parts[0] = {page->data(), page->size()};
   io.done = [self = shared_from_this(), page, segment](const absl::Status& status) {
@@ -416,6 +421,7 @@ bool NvmeTier::Read(SlotId slot, const BlockIdentity& identity, std::span<std::b
   return state_->Read(slot, identity, payload, std::move(done));
 }
 bool NvmeTier::Erase(SlotId slot, Done done) { return state_->Erase(slot, std::move(done)); }
+void NvmeTier::SetWeight(DomainId domain, uint32_t weight) { state_->SetWeight(domain, weight); }
 bool NvmeTier::Adopt(DomainId domain, SlotId slot, uint32_t slot_bytes, uint64_t generation) {
   if (slot_bytes == 0 || slot_bytes > kBlockBytesMax) return false;
   return state_->slots().Adopt(domain, slot, PayloadOf(slot_bytes), generation);

@@ -58,6 +58,8 @@ class NvmeTier : public Tier {
   [[nodiscard]] bool Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done);
   // Overwrites header and payload with zeros (deletion by policy).
   [[nodiscard]] bool Erase(SlotId slot, Done done);
+  // The domain's share of the device's bandwidth, in proportion to others'.
+  void SetWeight(DomainId domain, uint32_t weight);
 
   // Recovery. Adopt marks a slot as taken by `domain`; false when the record does not fit this file (bounds, slot size,
   // in use). `generation` is the record's; 0 takes what the first read finds.

@@ -15,6 +15,7 @@
 #include "daemon/base/mapping.h"
 #include "daemon/base/units.h"
 #include "daemon/device/block_file.h"
+#include "daemon/device/fair_block_file.h"
 #include "tests/support/fake_block_file.h"
 #include "tests/support/manual_executor.h"
 #include "tests/support/scratch_dir.h"
@@ -62,6 +63,15 @@ class PoolKind : public Disk {
 
  private:
   const ScratchDir dir_;
+};
+
+// The pool behind the turns of its owners.
+class FairKind : public PoolKind {
+ public:
+  absl::StatusOr<std::unique_ptr<BlockFile>> Open(Executor* executor, size_t queue_max) override {
+    KV_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, PoolKind::Open(executor, 0));
+    return NewFairBlockFile(std::move(file), {.under_way_max = 2, .owner_queue_max = queue_max});
+  }
 };
 
 // Page-aligned memory with a pattern that depends on the seed and the position.
@@ -298,7 +308,8 @@ TEST_P(BlockFileContract, StartUpReadsAndWritesTakeAnyMemoryAndKnowTheEnd) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, BlockFileContract,
                          ::testing::Values(Kind{"Fake", [] { return std::make_unique<FakeKind>(); }},
-                                           Kind{"Pool", [] { return std::make_unique<PoolKind>(); }}),
+                                           Kind{"Pool", [] { return std::make_unique<PoolKind>(); }},
+                                           Kind{"Fair", [] { return std::make_unique<FairKind>(); }}),
                          [](const ::testing::TestParamInfo<Kind>& param) { return std::string(param.param.name); });
 
 }  // namespace

@@ -70,6 +70,17 @@ struct ReclaimOptions {
 };
 absl::StatusOr<Report> RunReclaim(const Common& common, const ReclaimOptions& options);
 
+// A Basic tenant floods the disk with loads beside a Premium one that loads as much.
+struct BandwidthOptions {
+  uint32_t depth = 4;  // closed loops a tenant, alone and contended
+  uint32_t chain = 16;
+  uint64_t chains_a_client = 16;
+  uint64_t block_kib = 448;
+  uint32_t round_ms = 2000;
+  int rounds = 5;
+};
+absl::StatusOr<Report> RunBandwidth(const Common& common, const BandwidthOptions& options);
+
 // The daemon is ended under load and started again.
 struct RestartOptions {
   bool kill = false;  // SIGKILL; else SIGTERM

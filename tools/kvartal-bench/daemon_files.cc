@@ -32,8 +32,8 @@ std::string ManifestText(const DaemonSetup& setup) {
     const uint64_t nvme = tenant.nvme_limit_bytes != 0 ? tenant.nvme_limit_bytes : setup.nvme_bytes;
     absl::StrAppend(&text,
                     "---\napiVersion: kvartal.dev/v1alpha1\nkind: TenantKVPolicy\nmetadata: {name: ", tenant.name,
-                    ", namespace: bench}\nspec:\n  subjects: [", subject,
-                    "]\n  slaTier: Standard\n  pools:\n  - poolRef: node\n", "    perNode: {dram: {limit: ", dram, "}");
+                    ", namespace: bench}\nspec:\n  subjects: [", subject, "]\n  slaTier: ", tenant.sla_tier,
+                    "\n  pools:\n  - poolRef: node\n", "    perNode: {dram: {limit: ", dram, "}");
     if (nvme != 0) absl::StrAppend(&text, ", nvme: {limit: ", nvme, "}");
     absl::StrAppend(&text, "}\n  ttl: {dramSeconds: 0, nvmeSeconds: 0}\n");
     if (tenant.entries_max) absl::StrAppend(&text, "  index: {maxEntries: ", *tenant.entries_max, "}\n");

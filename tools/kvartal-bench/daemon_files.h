@@ -17,6 +17,7 @@ struct TenantSetup {
   uint64_t dram_limit_bytes = 0;        // 0: the whole tier
   uint64_t nvme_limit_bytes = 0;        // 0: the whole tier
   std::optional<uint64_t> entries_max;  // index entries
+  std::string sla_tier = "Standard";    // Premium | Standard | Basic
 };
 
 struct DaemonSetup {

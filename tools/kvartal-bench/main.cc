@@ -38,6 +38,7 @@ class CommandLine {
     AddLookup();
     AddMemory();
     AddDisk();
+    AddNeighbour();
     AddDeaths();
     AddDemo();
     AddInner();
@@ -133,6 +134,16 @@ class CommandLine {
         ->capture_default_str();
   }
 
+  void AddNeighbour() {
+    CLI::App* const neighbour =
+        Subcommand("neighbour", "tenants beside a greedy one", [this] { return RunBandwidth(common_, bandwidth_); });
+    neighbour->add_flag("--bandwidth", "a Basic tenant floods loads from NVMe beside a Premium one")->required();
+    neighbour->add_option("--depth", bandwidth_.depth, "closed loops a tenant")
+        ->check(CLI::Range(1, 64))
+        ->capture_default_str();
+    neighbour->add_option("--rounds", bandwidth_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
+  }
+
   void AddDeaths() {
     CLI::App* const reclaim = Subcommand("reclaim", "a client with touched reservations is SIGKILLed",
                                          [this] { return RunReclaim(common_, reclaim_); });
@@ -191,6 +202,7 @@ class CommandLine {
   IndexOptions index_;
   DramOptions dram_;
   NvmeOptions nvme_;
+  BandwidthOptions bandwidth_;
   ReclaimOptions reclaim_;
   RestartOptions restart_;
   FootprintOptions footprint_;

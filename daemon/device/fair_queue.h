@@ -1,0 +1,111 @@
+// Whose turn it is at one device: classes in order of urgency, and inside a class deficit round robin over owners
+// (Shreedhar and Varghese, 1995), so that bytes, not requests, are shared by weight.
+// Confined to one thread; no clock, no I/O.
+// Invariants: what was pushed comes out exactly once, first come first served within an owner and class; background
+// work that waits gets at least kBackgroundFloorPercent of the bytes.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "daemon/base/check.h"
+#include "daemon/base/ids.h"
+#include "daemon/base/limits.h"
+#include "daemon/device/block_file.h"
+
+namespace kvartal::device {
+
+template <typename Work>
+class FairQueue {
+ public:
+  // 100 is what an owner has who was never named.
+  void SetWeight(DomainId owner, uint32_t weight) { owners_[owner].weight = std::max<uint32_t>(weight, 1); }
+
+  void Push(DomainId owner, IoClass io_class, uint64_t cost_bytes, Work work) {
+    Owner& who = owners_[owner];
+    Line& line = who.lines[static_cast<size_t>(io_class)];
+    if (line.waiting.empty()) Class(io_class).push_back(owner);
+    line.waiting.push_back({cost_bytes, std::move(work)});
+    ++size_;
+  }
+
+  std::optional<Work> Pop() {
+    if (size_ == 0) return std::nullopt;
+    const std::optional<IoClass> foreground = MostUrgent(IoClass::kDemandRead, IoClass::kPromotion);
+    const std::optional<IoClass> background = MostUrgent(IoClass::kDemotion, IoClass::kScrub);
+    const bool contended = foreground.has_value() && background.has_value();
+    if (!contended) background_credit_ = 0;
+    const bool take_background = !foreground.has_value() || (contended && background_credit_ > 0);
+    Waiting popped = PopFrom(take_background ? *background : *foreground);
+    if (contended) {
+      const auto cost = static_cast<int64_t>(popped.cost_bytes);
+      constexpr int64_t kFloor = kBackgroundFloorPercent;
+      background_credit_ += take_background ? -cost : cost * kFloor / (100 - kFloor);
+    }
+    return std::move(popped.work);
+  }
+
+  size_t size() const { return size_; }
+
+ private:
+  struct Waiting {
+    uint64_t cost_bytes;
+    Work work;
+  };
+  struct Line {
+    std::deque<Waiting> waiting;
+    uint64_t deficit_bytes = 0;
+    bool has_turn = false;  // its quantum of this turn was added
+  };
+  struct Owner {
+    uint32_t weight = 100;
+    std::array<Line, kIoClassCount> lines;
+  };
+
+  std::deque<DomainId>& Class(IoClass io_class) { return turns_[static_cast<size_t>(io_class)]; }
+
+  std::optional<IoClass> MostUrgent(IoClass first, IoClass second) {
+    if (!Class(first).empty()) return first;
+    return Class(second).empty() ? std::nullopt : std::optional(second);
+  }
+
+  Waiting PopFrom(IoClass io_class) {
+    std::deque<DomainId>& turns = Class(io_class);
+    for (;;) {
+      const DomainId owner = turns.front();
+      Owner& who = owners_[owner];
+      Line& line = who.lines[static_cast<size_t>(io_class)];
+      if (!line.has_turn) line.deficit_bytes += kIoQuantumBytes * who.weight / 100;
+      line.has_turn = true;
+      if (line.waiting.front().cost_bytes > line.deficit_bytes) {
+        line.has_turn = false;
+        turns.pop_front();
+        turns.push_back(owner);
+        continue;
+      }
+      Waiting popped = std::move(line.waiting.front());
+      line.waiting.pop_front();
+      line.deficit_bytes -= popped.cost_bytes;
+      if (line.waiting.empty()) {
+        line.deficit_bytes = 0;
+        line.has_turn = false;
+        turns.pop_front();
+      }
+      --size_;
+      return popped;
+    }
+  }
+
+  absl::flat_hash_map<DomainId, Owner> owners_;
+  std::array<std::deque<DomainId>, kIoClassCount> turns_;  // owners with waiting work, whose turn it is in front
+  // What background work may take before foreground work that waits. Earned by foreground bytes while it waits.
+  int64_t background_credit_ = 0;
+  size_t size_ = 0;
+};
+
+}  // namespace kvartal::device
