@@ -16,6 +16,11 @@ namespace {
 
 constexpr int kSendBufferBytes = 4 * static_cast<int>(kFrameBytesMax);
 
+int CoresOfThisThread() {
+  cpu_set_t cores;
+  return ::sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
 int64_t NowNs() {
   timespec now;
   ::clock_gettime(CLOCK_MONOTONIC, &now);
@@ -119,12 +124,15 @@ bool Connection::MayBlock(const Deadline& deadline) {
   return true;
 }
 
-void Connection::AwaitSoonAnswer() const {
+void Connection::AwaitSoonAnswer() {
+  // Where it has only one core, the daemon may be waiting for that very core.
+  if (spins_++ % kSpinsPerCoreCount == 0) may_spin_ = CoresOfThisThread() > 1;
+  if (!may_spin_) return;
   const int64_t end_ns = NowNs() + kAnswerSpinNs;
   char nothing;
   while (::recv(fd_.get(), &nothing, sizeof(nothing), MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN) {
     if (NowNs() >= end_ns) return;
-    ::sched_yield();  // the daemon may need this very core
+    ::sched_yield();
   }
 }
 

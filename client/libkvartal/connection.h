@@ -45,10 +45,12 @@ class Connection {
   bool MayBlock(const Deadline& deadline);
   bool WaitFor(short events, const Deadline& deadline);
   // Stays awake for the moment most answers take: being woken costs as much again.
-  void AwaitSoonAnswer() const;
+  void AwaitSoonAnswer();
 
   const UniqueFd fd_;
   uint32_t receive_timeout_ms_ = 0;  // what SO_RCVTIMEO is set to
+  uint32_t spins_ = 0;
+  bool may_spin_ = false;
 };
 
 }  // namespace kvartal::client

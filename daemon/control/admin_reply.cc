@@ -31,6 +31,7 @@ void FillTenantTier(const engine::TenantTierStats& stats, TierKind kind, pb::Ten
   out->set_granted_empty_bytes(stats.granted_empty_bytes);
   out->set_peak_bytes(stats.peak_bytes);
   out->set_blocks(stats.blocks);
+  out->set_overshoot_bytes(stats.overshoot_bytes);
   out->set_evictions(stats.evictions());
   out->set_expirations(stats.expirations());
   for (size_t reason = 1; reason < policy::kRefusalCount; ++reason) {
@@ -69,6 +70,10 @@ void FillStatus(const NodeView& view, pb::StatusReply* reply) {
   reply->set_rss_bytes(view.rss_bytes);
   for (const auto& [reason, count] : view.attach_denials) (*reply->mutable_attach_denials())[reason] = count;
   reply->set_reclaims(view.reclaims);
+  reply->set_charges(engine.charges);
+  reply->set_refusals_decided(engine.refusals_decided.count());
+  reply->set_refusal_p99_us(engine.refusals_decided.PercentileUs(99));
+  reply->set_refusal_answer_p99_us(engine.refusals_answered.PercentileUs(99));
   reply->mutable_recent_reclaim_us()->Add(view.recent_reclaim_us.begin(), view.recent_reclaim_us.end());
 }
 

@@ -239,6 +239,7 @@ EngineStats EngineState::Stats() const {
       tier_stats.limit_bytes = account.limit_bytes;
       tier_stats.guarantee_bytes = account.guarantee_bytes;
       tier_stats.peak_bytes = account.peak_bytes;
+      tier_stats.overshoot_bytes = account.overshoot_bytes;
     }
     if (tenant->memory_open) {
       copy.tiers[TierIndex(TierKind::kDram)].granted_empty_bytes = devices.dram->EmptyBytes(tenant->domain());
@@ -257,6 +258,9 @@ EngineStats EngineState::Stats() const {
   out.loads_under_way = reads_under_way;
   out.writes_under_way = writes_under_way;
   out.stray_bytes_punched = stray_bytes_punched;
+  out.charges = ledger.charges();
+  out.refusals_decided = refusals_decided;
+  out.refusals_answered = refusals_answered;
   out.policy_version = policy->version();
   out.recovering = recovering;
   out.draining = draining;

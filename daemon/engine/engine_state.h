@@ -159,6 +159,7 @@ class EngineState {
   uint64_t writes_under_way = 0;
   uint64_t waiting = 0;
   uint64_t stray_bytes_punched = 0;
+  LatencyHistogram refusals_decided, refusals_answered;
   bool recovering = false;
   bool draining = false;
 

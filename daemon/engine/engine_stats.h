@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/base/latency_histogram.h"
 #include "daemon/block/tier_kind.h"
 #include "daemon/policy/drop_reason.h"
 #include "daemon/policy/refusal.h"
@@ -14,6 +15,7 @@ namespace kvartal::engine {
 
 struct TenantTierStats {
   uint64_t charged_bytes = 0, limit_bytes = 0, guarantee_bytes = 0, granted_empty_bytes = 0, peak_bytes = 0;
+  uint64_t overshoot_bytes = 0;  // the most a charge ever took it above its limit: 0, or there is a bug
   uint64_t blocks = 0;
   std::array<policy::Tally, policy::kDropReasonCount> drops{};
   std::array<policy::Tally, policy::kRefusalCount> refusals{};
@@ -60,6 +62,10 @@ struct EngineStats {
   uint64_t loads_under_way = 0;
   uint64_t writes_under_way = 0;
   uint64_t stray_bytes_punched = 0;
+  uint64_t charges = 0;  // granted, all tenants and tiers
+  // Of Reserves with a refused block: what deciding took, and from their arrival at the engine to the answer, which may
+  // have to wait for memory or for a write.
+  LatencyHistogram refusals_decided, refusals_answered;
   std::string policy_version;
   bool nvme_present = false;
   bool nvme_healthy = false;

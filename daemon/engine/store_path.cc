@@ -24,7 +24,8 @@ class StorePath::Operation : public Waiter {
         request_(request.request != 0 ? request.request : state_.NextRequest()),
         depth_(request.first_depth),
         keys_(request.keys.begin(), request.keys.end()),
-        done_(std::move(done)) {
+        done_(std::move(done)),
+        arrived_ns_(state_.devices.clock->MonotonicNs()) {
     if (request.parent != nullptr) parent_key_ = *request.parent;
     if (const EntryId parent = Parent(); parent.valid()) path_.residency_.Touch(parent, request_, state_.NowTick());
     blocks_.reserve(keys_.size());
@@ -36,11 +37,12 @@ class StorePath::Operation : public Waiter {
   GroupId group() const override { return group_; }
 
   bool Retry() override {
-    while (blocks_.size() < keys_.size()) {
-      if (!Step()) return false;
-    }
-    Answer();
-    return true;
+    const int64_t start_ns = state_.devices.clock->MonotonicNs();
+    bool decided = true;
+    while (decided && blocks_.size() < keys_.size()) decided = Step();
+    deciding_ns_ += state_.devices.clock->MonotonicNs() - start_ns;
+    if (decided) Answer();
+    return decided;
   }
 
   // Refuses what is left and answers.
@@ -161,12 +163,19 @@ class StorePath::Operation : public Waiter {
   void AddBusy() { Refused(Refusal::kBusy); }
   void Refused(Refusal reason) {
     state_.NoteRefusal(tenant_, TierKind::kDram, reason, state_.ns(ns_).layout.SlotBytes());
+    any_refused_ = true;
     ReservedBlock block;
     block.reason = reason;
     Add(block);
   }
 
-  void Answer() { done_(std::move(blocks_)); }
+  void Answer() {
+    if (any_refused_) {
+      state_.refusals_decided.AddNs(deciding_ns_);
+      state_.refusals_answered.AddNs(state_.devices.clock->MonotonicNs() - arrived_ns_);
+    }
+    done_(std::move(blocks_));
+  }
 
   StorePath& path_;
   EngineState& state_;
@@ -182,6 +191,9 @@ class StorePath::Operation : public Waiter {
   EntryId pending_;                    // in state kReserved, waiting for its slot
   Refusal refused_ = Refusal::kNone;
   CacheEngine::ReserveDone done_;
+  const int64_t arrived_ns_;
+  int64_t deciding_ns_ = 0;  // without the time it waited
+  bool any_refused_ = false;
 };
 
 void StorePath::Reserve(const ReserveRequest& request, CacheEngine::ReserveDone done) {

@@ -63,6 +63,8 @@ QuotaLedger::ChargeResult QuotaLedger::TryCharge(TenantId tenant, TierKind tier,
   account.charged_bytes += bytes;
   account.pending_bytes += bytes;
   account.peak_bytes = std::max(account.peak_bytes, account.charged_bytes);
+  ++charges_;
+  account.overshoot_bytes = std::max(account.overshoot_bytes, Room(account.charged_bytes, account.limit_bytes));
   totals.charged_bytes += bytes;
   return {Charge(this, tenant, tier, bytes), Refusal::kNone};
 }

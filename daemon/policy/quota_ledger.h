@@ -49,6 +49,7 @@ struct Account {
   uint64_t limit_bytes = 0;
   uint64_t guarantee_bytes = 0;
   uint64_t peak_bytes = 0;
+  uint64_t overshoot_bytes = 0;  // the most a charge ever took it above its limit: 0, or there is a bug
 };
 
 class QuotaLedger {
@@ -75,6 +76,7 @@ class QuotaLedger {
   const Account& account(TenantId tenant, TierKind tier) const;
   uint64_t capacity_bytes(TierKind tier) const { return tiers_[TierIndex(tier)].capacity_bytes; }
   uint64_t reclaiming_bytes(TierKind tier) const { return tiers_[TierIndex(tier)].reclaiming_bytes; }
+  uint64_t charges() const { return charges_; }  // granted, all tenants and tiers
   uint64_t charged_bytes(TierKind tier) const { return tiers_[TierIndex(tier)].charged_bytes; }
   // KV_CHECKs the invariants. O(tenants).
   void CheckInvariants() const;
@@ -90,6 +92,7 @@ class QuotaLedger {
   void SettlePending(TenantId tenant, TierKind tier, uint64_t bytes);
   void RefundPending(TenantId tenant, TierKind tier, uint64_t bytes);
 
+  uint64_t charges_ = 0;
   std::array<TierTotals, kTierCount> tiers_;
   std::vector<std::array<Account, kTierCount>> accounts_;  // by TenantId
 };

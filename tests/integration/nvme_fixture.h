@@ -88,7 +88,7 @@ class NvmeTest : public ::testing::Test {
     return tenant.value_or(admin::v1::Tenant());
   }
   void ExpectBooksAgree() {
-    const admin::v1::TenantTier& nvme = bench::TierOf(Tenant(), "nvme");
+    const admin::v1::TenantTier nvme = bench::TierOf(Tenant(), "nvme");
     EXPECT_EQ(nvme.charged_bytes(), nvme.blocks() * (kNvmeTestBlockBytes + kNvmeHeaderBytes));
     const absl::Status invariants = admin_->CheckInvariants();
     EXPECT_TRUE(invariants.ok()) << invariants;

@@ -63,6 +63,13 @@ absl::StatusOr<admin::v1::Tenant> AdminClient::GetTenant(const std::string& name
   return absl::NotFoundError(absl::StrCat("the daemon at ", socket_path_, " has no tenant '", name, "'"));
 }
 
+absl::Status AdminClient::ReloadPolicy() {
+  return channel_
+      ->Call<admin::v1::ReloadPolicyRequest, admin::v1::ReloadPolicyReply>(&admin::v1::Admin::Stub::ReloadPolicy,
+                                                                           socket_path_)
+      .status();
+}
+
 absl::Status AdminClient::CheckInvariants() {
   return channel_
       ->Call<admin::v1::CheckInvariantsRequest, admin::v1::CheckInvariantsReply>(

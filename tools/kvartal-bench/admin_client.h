@@ -18,6 +18,7 @@ class AdminClient {
   absl::StatusOr<admin::v1::StatusReply> GetStatus();
   absl::StatusOr<admin::v1::Tenant> GetTenant(const std::string& name);
   absl::StatusOr<admin::v1::ListTenantsReply> ListTenants();
+  absl::Status ReloadPolicy();
   // Not OK when ledger and index disagree with what is recomputed from scratch.
   absl::Status CheckInvariants();
 

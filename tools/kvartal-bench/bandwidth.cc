@@ -44,8 +44,13 @@ class BandwidthRun {
     DaemonSetup setup;
     setup.dram_bytes = 2 * dram;
     setup.nvme_bytes = RoundUp(2 * stored * 5 / 4 + 512 * kMiB, kSegmentMaxBytes);
-    setup.tenants = {{.name = "premium", .door = "premium", .dram_limit_bytes = dram, .sla_tier = "Premium"},
-                     {.name = "basic", .door = "basic", .dram_limit_bytes = dram, .sla_tier = "Basic"}};
+    for (const auto& [name, sla_tier] : {std::pair("premium", "Premium"), std::pair("basic", "Basic")}) {
+      TenantSetup tenant;
+      tenant.name = tenant.door = name;
+      tenant.dram_limit_bytes = dram;
+      tenant.sla_tier = sla_tier;
+      setup.tenants.push_back(std::move(tenant));
+    }
     KV_ASSIGN_OR_RETURN(daemon_, BenchDaemon::Start(common_, setup));
     KV_RETURN_IF_ERROR(Attach("premium", &premium_));
     KV_RETURN_IF_ERROR(Attach("basic", &basic_));

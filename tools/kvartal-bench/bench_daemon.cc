@@ -102,6 +102,11 @@ absl::Status BenchDaemon::WriteConfiguration(const DaemonSetup& setup) {
   return WriteFile(folder() + "/kvartal.yaml", ConfigurationText(setup, folder()));
 }
 
+absl::Status BenchDaemon::ChangePolicy(const DaemonSetup& setup) {
+  KV_RETURN_IF_ERROR(WriteFile(folder() + "/policies/tenants.yaml", ManifestText(setup)));
+  return admin_->ReloadPolicy();
+}
+
 absl::Status BenchDaemon::Launch(const DaemonSetup& setup) {
   KV_RETURN_IF_ERROR(WriteConfiguration(setup));
   return Launch();

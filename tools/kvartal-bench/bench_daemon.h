@@ -41,6 +41,8 @@ class BenchDaemon {
   // Starts the process and waits until it serves. `setup` replaces the configuration first.
   absl::Status Launch();
   absl::Status Launch(const DaemonSetup& setup);
+  // Puts the tenants of `setup` in force.
+  absl::Status ChangePolicy(const DaemonSetup& setup);
   // Returns once accounting is exact again after a start.
   absl::Status WaitRecovered();
   // SIGTERM and wait. Aborted when it did not end well.

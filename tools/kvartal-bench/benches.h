@@ -81,6 +81,16 @@ struct BandwidthOptions {
 };
 absl::StatusOr<Report> RunBandwidth(const Common& common, const BandwidthOptions& options);
 
+// Clients store past the limits of both tiers at once while the limits change.
+struct QuotaOptions {
+  uint32_t clients = 8;
+  uint64_t block_kib = 64;
+  int changes = 60;
+  uint32_t change_ms = 100;
+  bool inject = false;  // a daemon that asks no limit: the positive control of `overshoot_bytes`
+};
+absl::StatusOr<Report> RunQuota(const Common& common, const QuotaOptions& options);
+
 // The daemon is ended under load and started again.
 struct RestartOptions {
   bool kill = false;  // SIGKILL; else SIGTERM

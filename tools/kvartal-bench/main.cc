@@ -137,11 +137,17 @@ class CommandLine {
   void AddNeighbour() {
     CLI::App* const neighbour =
         Subcommand("neighbour", "tenants beside a greedy one", [this] { return RunBandwidth(common_, bandwidth_); });
-    neighbour->add_flag("--bandwidth", "a Basic tenant floods loads from NVMe beside a Premium one")->required();
+    neighbour->add_flag("--bandwidth", bandwidth_only_, "a Basic tenant floods loads from NVMe beside a Premium one")
+        ->required();
     neighbour->add_option("--depth", bandwidth_.depth, "closed loops a tenant")
         ->check(CLI::Range(1, 64))
         ->capture_default_str();
     neighbour->add_option("--rounds", bandwidth_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
+    CLI::App* const quota = Subcommand("quota", "clients store past a limit that changes meanwhile",
+                                       [this] { return RunQuota(common_, quota_); });
+    quota->add_option("--clients", quota_.clients)->check(CLI::Range(1, 64))->capture_default_str();
+    quota->add_option("--changes", quota_.changes, "of the limits")->check(CLI::Range(1, 10000))->capture_default_str();
+    quota->add_flag("--inject", quota_.inject, "a daemon that asks no limit: overshoot_bytes must not be 0");
   }
 
   void AddDeaths() {
@@ -203,6 +209,8 @@ class CommandLine {
   DramOptions dram_;
   NvmeOptions nvme_;
   BandwidthOptions bandwidth_;
+  bool bandwidth_only_ = false;
+  QuotaOptions quota_;
   ReclaimOptions reclaim_;
   RestartOptions restart_;
   FootprintOptions footprint_;
