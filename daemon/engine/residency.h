@@ -30,8 +30,9 @@ class Residency {
 
   // A copy that has just been written there.
   void AddCopy(EntryId id, TierKind tier, SlotId slot);
-  // Frees the slot, charge and catalog record included, and counts the reason. A block without copies is gone: its entry is erased, or stays
-  // as a placeholder while it has children. REQUIRES: no I/O of that copy under way.
+  // Frees the slot, charge and catalog record included, and counts the reason: kRetired rather than kOwnSpace for a
+  // block of a retired namespace. A block without copies is gone: its entry is erased, or stays as a placeholder while
+  // it has children. REQUIRES: no I/O of that copy under way.
   void DropCopy(EntryId id, TierKind tier, policy::DropCause cause);
   // All copies. REQUIRES: no I/O under way, no leases.
   void DropBlock(EntryId id, policy::DropCause cause);

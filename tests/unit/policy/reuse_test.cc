@@ -159,7 +159,7 @@ TEST(GhostMemory, KnowsABlockThatReturnsOnce) {
 }
 
 TEST(GhostMemory, RemembersTheLatestGenerationAndIsBounded) {
-  constexpr uint64_t kCached = 5000;
+  constexpr uint64_t kCached = 20'000;
   constexpr uint64_t kGeneration = kGhostsPerBlock * kCached;
   GhostMemory ghosts;
   for (uint64_t fingerprint = 0; fingerprint < 10 * kGeneration; ++fingerprint) {
