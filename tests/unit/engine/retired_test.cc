@@ -60,8 +60,8 @@ TEST_P(RetiredTest, OpenedAgainItIsLikeAnyOther) {
   EXPECT_EQ(Matched(back, Chain(1, 8)), 8u) << "retiring deletes nothing";
   Store("a/p", live, Chain(100, 4));
   EXPECT_EQ(Drops(DropReason::kRetired), 0u);
-  EXPECT_EQ(Matched(back, Chain(1, 8)), 8u);
-  EXPECT_EQ(Matched(live, Chain(1, 8)), 4u);
+  EXPECT_EQ(Drops(DropReason::kOwnSpace), 4u);
+  if (options_.eviction == "lru") EXPECT_EQ(Matched(live, Chain(1, 8)), 4u) << "the older ones paid";
   engine_->CheckInvariants();
 }
 

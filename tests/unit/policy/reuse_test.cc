@@ -69,8 +69,8 @@ TEST_F(ReuseClassesTest, WhatComesBackIsWorthMoreThanWhatDoesNot) {
 }
 
 TEST_F(ReuseClassesTest, WhatComesBackSoonerIsWorthMore) {
-  Teach(0, 100, 200);
   Teach(1, 100, 20);
+  Teach(0, 100, 200);
   EXPECT_GT(classes_.HitDensity(1, At(200), kMinuteS), classes_.HitDensity(0, At(200), kMinuteS));
 }
 
