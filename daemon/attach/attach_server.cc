@@ -224,6 +224,7 @@ void AttachServer::EndGroup(EngineGroup* group, int64_t seen_ns) {
   const std::unique_ptr<EngineGroup> ended = groups_.Remove(group->id);
   const size_t aborted = engine_->AbortGroup(ended->id);
   ended->leases.ReleaseAll([this](std::span<const engine::Hold> blocks) { engine_->Release(blocks); });
+  for (const uint32_t ns : ended->namespaces) engine_->CloseNamespace(NamespaceId(ns));
   ++counters_.reclaims;
   counters_.reclaimed_blocks += aborted;
   std::vector<uint32_t>& recent = counters_.recent_reclaim_us;

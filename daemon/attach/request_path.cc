@@ -113,7 +113,8 @@ void RequestPath::OpenNamespace(Session* session) {
                      std::string_view(message.data(), message.size()),
                      full ? RefusalName(policy::Refusal::kTenantLimit) : "");
   }
-  session->group->namespaces.insert(ns->value());
+  // Counted once a group, however often its sessions open it.
+  if (!session->group->namespaces.insert(ns->value()).second) parts_.engine->CloseNamespace(*ns);
   ServerFrame& reply = parts_.codec->NewReply(request_id());
   v1::NamespaceOpened* out = reply.mutable_namespace_opened();
   out->set_ns(ns->value());

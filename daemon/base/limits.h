@@ -81,6 +81,9 @@ inline constexpr uint32_t kEmptyTicksMax = 10;  // an empty extent idle this lon
 inline constexpr uint32_t kOverLimitBlocksPerTick =
     512;                                            // evicted a tick and tenant while usage is above a lowered limit
 inline constexpr uint32_t kVictimProbesMax = 4096;  // leased candidates passed over before a search gives up
+inline constexpr uint64_t kGhostsPerBlock = 2;      // evicted blocks remembered for each cached one, a generation
+inline constexpr uint64_t kGhostsMin = 28 * 1024;   // a generation: with fewer, what a small cache forgot looks new
+inline constexpr uint64_t kGhostsMax = 224 * 1024;  // a generation: 9 MB a tenant in both
 
 // --- index
 inline constexpr uint32_t kIndexEntriesMax = 0xffff'fff0;  // an EntryId is 32 bits and None is its largest value

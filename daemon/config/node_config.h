@@ -12,8 +12,8 @@
 
 namespace kvartal::config {
 
-// What `eviction` may name: the orders policy::NewEvictionOrder makes.
-inline constexpr std::array<std::string_view, 1> kEvictionNames = {"lru"};
+// What `eviction` may name: the orders policy::NewTenantOrders makes.
+inline constexpr std::array<std::string_view, 2> kEvictionNames = {"lru", "lhd"};
 
 struct SocketDoor {
   std::string name;  // the identity behind this door: a `socket` subject of some policy

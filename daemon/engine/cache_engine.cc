@@ -97,8 +97,12 @@ absl::StatusOr<DomainMemory> CacheEngine::OpenMemory(TenantId tenant_id) {
 
 absl::StatusOr<NamespaceId> CacheEngine::OpenNamespace(TenantId tenant, const NamespaceDigest& digest,
                                                        const ModelLayout& layout) {
-  return core_->state.OpenNamespace(tenant, digest, layout);
+  auto ns = core_->state.OpenNamespace(tenant, digest, layout);
+  if (ns.ok()) core_->state.UseNamespace(*ns);
+  return ns;
 }
+
+void CacheEngine::CloseNamespace(NamespaceId ns) { core_->state.LeaveNamespace(ns); }
 
 const ModelLayout& CacheEngine::LayoutOf(NamespaceId ns) const { return core_->state.ns(ns).layout; }
 

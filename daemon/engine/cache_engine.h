@@ -146,9 +146,12 @@ class CacheEngine {
   // --- attach
   // Makes the arena of the tenant's domain at its first call.
   absl::StatusOr<DomainMemory> OpenMemory(TenantId tenant);
-  // Opens (or finds) a digest of a tenant. InvalidArgument: bad layout; FailedPrecondition: the digest is open with
-  // another layout; ResourceExhausted: kNamespacesPerTenantMax.
+  // Opens (or finds) a digest of a tenant for an engine group, which owes a CloseNamespace. InvalidArgument: bad
+  // layout; FailedPrecondition: the digest is open with another layout; ResourceExhausted: kNamespacesPerTenantMax.
   absl::StatusOr<NamespaceId> OpenNamespace(TenantId tenant, const NamespaceDigest& digest, const ModelLayout& layout);
+  // After the last one the namespace is retired: its blocks stay, and are the tenant's first victims until a group
+  // opens it again.
+  void CloseNamespace(NamespaceId ns);
   const ModelLayout& LayoutOf(NamespaceId ns) const;
 
   // --- load path

@@ -41,11 +41,9 @@ TenantState& EngineState::AddTenant(const std::string& name) {
   auto made = std::make_unique<TenantState>();
   made->id = TenantId(static_cast<uint32_t>(tenants.size()));
   made->stats.name = name;
-  for (auto& order : made->orders) {
-    auto created = policy::NewEvictionOrder(options.eviction);
-    KV_CHECK(created.ok());  // the configuration was validated against the same names
-    order = *std::move(created);
-  }
+  auto orders = policy::NewTenantOrders(options.eviction);
+  KV_CHECK(orders.ok());  // the configuration was validated against the same names
+  made->orders = *std::move(orders);
   tenant_by_name[name] = made->id;
   tenants.push_back(std::move(made));
   return *tenants.back();
@@ -109,7 +107,19 @@ absl::StatusOr<NamespaceId> EngineState::OpenNamespace(TenantId tenant_id, const
   const NamespaceId id(static_cast<uint32_t>(namespaces.size()));
   namespaces.push_back({tenant_id, digest, layout});
   namespace_by_digest[key] = id;
+  for (auto& order : owner.orders.tiers) order->SetRetired(id, true);
   return id;
+}
+
+void EngineState::UseNamespace(NamespaceId id) {
+  if (ns(id).users++ > 0) return;
+  for (auto& order : tenant(ns(id).tenant).orders.tiers) order->SetRetired(id, false);
+}
+
+void EngineState::LeaveNamespace(NamespaceId id) {
+  KV_CHECK(ns(id).users > 0);
+  if (--ns(id).users > 0) return;
+  for (auto& order : tenant(ns(id).tenant).orders.tiers) order->SetRetired(id, true);
 }
 
 absl::Status EngineState::OpenMemory(TenantState& tenant) {

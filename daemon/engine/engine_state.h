@@ -17,8 +17,8 @@
 #include "daemon/base/limits.h"
 #include "daemon/engine/cache_engine.h"
 #include "daemon/index/prefix_index.h"
-#include "daemon/policy/eviction_order.h"
 #include "daemon/policy/quota_ledger.h"
+#include "daemon/policy/tenant_orders.h"
 #include "daemon/tier/dram_tier.h"
 #include "daemon/tier/nvme_catalog.h"
 #include "daemon/tier/nvme_format.h"
@@ -45,7 +45,7 @@ struct TenantState {
   policy::TenantRules rules;
   tier::OwnerUidHash owner{};
   TenantStats stats;
-  std::array<std::unique_ptr<policy::EvictionOrder>, kTierCount> orders;
+  policy::TenantOrders orders;
   std::deque<std::unique_ptr<Waiter>> waiters;
   absl::flat_hash_map<uint32_t, uint32_t> growing;  // slot bytes -> DRAM extents being populated
   uint32_t namespaces = 0;
@@ -64,13 +64,15 @@ struct TenantState {
   uint64_t reclaiming_bytes = 0;  // of its memory: being punched
 
   DomainId domain() const { return DomainId(id.value()); }
-  policy::EvictionOrder& order(TierKind tier) { return *orders[TierIndex(tier)]; }
+  policy::EvictionOrder& order(TierKind tier) { return *orders.tiers[TierIndex(tier)]; }
+  policy::ReuseHistory* history() { return orders.history.get(); }  // nullptr when the orders learn nothing
 };
 
 struct NamespaceState {
   TenantId tenant;
   NamespaceDigest digest;
   ModelLayout layout;
+  uint32_t users = 0;  // engine groups that have it open; 0: retired, its blocks go first
 };
 
 // A block some group is writing.
@@ -97,7 +99,11 @@ class EngineState {
   bool InPolicy(const TenantState& tenant) const;
   // nullptr when no tenant of the policy has that owner hash.
   TenantState* FindOwner(const tier::OwnerUidHash& owner) const;
+  // Finds or makes it; a new one has no users yet.
   absl::StatusOr<NamespaceId> OpenNamespace(TenantId tenant, const NamespaceDigest& digest, const ModelLayout& layout);
+  // An engine group begins or stops to use it.
+  void UseNamespace(NamespaceId id);
+  void LeaveNamespace(NamespaceId id);
   absl::Status OpenMemory(TenantState& tenant);
 
   uint32_t SlotBytesOf(const index::Entry& entry) const { return ns(entry.ns).layout.SlotBytes(); }

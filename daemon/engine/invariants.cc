@@ -53,7 +53,7 @@ void CheckInvariants(const EngineState& state) {
     for (TierKind tier : kAllTiers) {
       const size_t at = TierIndex(tier);
       KV_CHECK(counted.blocks[at] == tenant->stats.tiers[at].blocks);
-      KV_CHECK(counted.leaves[at] == tenant->orders[at]->size());
+      KV_CHECK(counted.leaves[at] == tenant->orders.tiers[at]->size());
       KV_CHECK(counted.slot_bytes[at] <= state.ledger.account(tenant->id, tier).charged_bytes);
     }
     // Every charged NVMe byte is a block's or on its way to be one.

@@ -45,10 +45,14 @@ LookupResult LoadPath::Lookup(NamespaceId ns, std::span<const BlockKey> keys, ui
     if (!id.valid() || !state_.FindTier(state_.index.at(id), now_tick, &tier)) break;
     in_place = in_place && tier == TierKind::kDram;
     if (!TryKeep({id, in_place})) break;
-    residency_.Touch(id, result.request, now_tick);
     places->push_back(in_place ? PlaceInDram(id) : BlockPlace{id, TierKind::kNvme, 0, 0});
   }
   result.matched = static_cast<uint32_t>(places->size());
+  // Frames after the first of a chain come when all before them matched.
+  const bool goes_on =
+      request != 0 || uint64_t{result.matched} * space.layout.tokens_per_block >= policy::kContinuingTokens;
+  const auto phase = goes_on ? policy::SessionPhase::kContinuing : policy::SessionPhase::kNew;
+  for (const BlockPlace& place : *places) residency_.Touch(place.entry, result.request, now_tick, phase);
 
   TenantStats& stats = state_.tenant(space.tenant).stats;
   const uint64_t block_tokens = space.layout.tokens_per_block;

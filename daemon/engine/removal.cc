@@ -16,6 +16,7 @@ void Removal::Start(TenantState& tenant, absl::AnyInvocable<void(absl::StatusOr<
   tenant.dropped_bytes = 0;
   tenant.drop_status = absl::OkStatus();
   tenant.drop_done = std::move(done);
+  if (tenant.history() != nullptr) *tenant.history() = {};
   std::vector<EntryId> pinned;
   for (const auto& [id, until_tick] : state_.pins) {
     if (&state_.TenantOf(state_.index.at(id)) == &tenant) pinned.push_back(id);

@@ -1,5 +1,7 @@
 #include "daemon/engine/residency.h"
 
+#include <xxhash.h>
+
 #include <limits>
 
 #include "daemon/base/check.h"
@@ -8,13 +10,56 @@ namespace kvartal::engine {
 
 using index::Entry;
 
+namespace {
+
+// The same in every process: what an order remembers must not depend on a seed.
+uint64_t FingerprintOf(NamespaceId ns, const BlockKey& key) {
+  return XXH3_64bits_withSeed(key.bytes.data(), key.bytes.size(), ns.value());
+}
+
+}  // namespace
+
 bool Residency::IsCandidate(const Entry& entry, TierKind tier) const {
   return entry.state == BlockState::kCommitted && entry.resident(tier) && entry.copy(tier).children == 0 &&
          entry.lease_count == 0 && !entry.pinned;
 }
 
 policy::BlockTraits Residency::TraitsOf(const Entry& entry) const {
-  return {entry.last_touch, entry.depth, entry.last_access_tick, entry.frequency};
+  const ModelLayout& layout = state_.ns(entry.ns).layout;
+  return {.last_touch = entry.last_touch,
+          .offset_tokens = uint64_t{entry.depth} * layout.tokens_per_block,
+          .ns = entry.ns,
+          .slot_bytes = layout.SlotBytes(),
+          .depth = entry.depth,
+          .last_access_tick = entry.last_access_tick,
+          .frequency = entry.frequency,
+          .phase = static_cast<policy::SessionPhase>(entry.phase)};
+}
+
+policy::SessionPhase Residency::PhaseOf(const Entry& entry, uint64_t request) const {
+  if (entry.parent.valid()) {
+    const Entry& parent = state_.index.at(entry.parent);
+    if (parent.last_touch == request) return static_cast<policy::SessionPhase>(parent.phase);
+  }
+  // It came without a lookup of its own: so deep in a chain it is not the first of it.
+  const uint64_t offset_tokens = uint64_t{entry.depth} * state_.ns(entry.ns).layout.tokens_per_block;
+  return offset_tokens >= policy::kContinuingTokens ? policy::SessionPhase::kContinuing : policy::SessionPhase::kNew;
+}
+
+void Residency::NoteUse(Entry* entry, uint64_t request, uint32_t now_tick, policy::SessionPhase phase) {
+  policy::ReuseHistory* history = state_.TenantOf(*entry).history();
+  policy::PastUse past;
+  if (history != nullptr) {
+    // An entry, be it a placeholder, knows its past; a block that had none may be remembered.
+    past = entry->frequency > 0 ? policy::PastUseOf(TraitsOf(*entry))
+                                : history->ghosts.Recall(FingerprintOf(entry->ns, entry->key));
+    entry->frequency = past.frequency;
+  }
+  entry->last_touch = request;
+  entry->last_access_tick = now_tick;
+  if (entry->frequency < std::numeric_limits<uint8_t>::max()) ++entry->frequency;
+  entry->phase = static_cast<uint8_t>(phase);
+  if (history != nullptr) history->classes.Use(past, policy::ReuseClassOf(TraitsOf(*entry)), now_tick);
 }
 
 EntryId Residency::Reserve(NamespaceId ns, const BlockKey& key, EntryId placeholder, EntryId parent, uint32_t depth,
@@ -27,9 +72,7 @@ EntryId Residency::Reserve(NamespaceId ns, const BlockKey& key, EntryId placehol
   Entry& entry = state_.index.at(id);
   KV_CHECK(MayBecome(entry.state, BlockState::kReserved));
   entry.state = BlockState::kReserved;
-  entry.last_touch = request;
-  entry.last_access_tick = state_.NowTick();
-  entry.frequency = 1;
+  NoteUse(&entry, request, state_.NowTick(), PhaseOf(entry, request));
   return id;
 }
 
@@ -57,21 +100,22 @@ void Residency::AdoptOnNvme(EntryId id, SlotId slot, uint32_t first_commit_tick,
   entry.first_commit_tick = first_commit_tick;
   entry.last_access_tick = last_access_tick;
   entry.last_touch = last_access_tick;  // requests are numbered above every tick, so all of these are older
+  entry.frequency = 1;                  // at least that; no count is on disk
   entry.durable = true;
   SetCopy(id, TierKind::kNvme, slot);
   ++state_.TenantOf(entry).stats.durable_blocks;
 }
 
 void Residency::Touch(EntryId id, uint64_t request, uint32_t now_tick) {
+  Touch(id, request, now_tick, PhaseOf(state_.index.at(id), request));
+}
+
+void Residency::Touch(EntryId id, uint64_t request, uint32_t now_tick, policy::SessionPhase phase) {
   Entry& entry = state_.index.at(id);
   if (entry.last_touch == request) return;
-  const policy::BlockTraits before = TraitsOf(entry);
-  entry.last_touch = request;
-  entry.last_access_tick = now_tick;
-  if (entry.frequency < std::numeric_limits<uint8_t>::max()) ++entry.frequency;
-  for (TierKind tier : kAllTiers) {
-    if (IsCandidate(entry, tier)) state_.TenantOf(entry).order(tier).Touch(id, before, TraitsOf(entry));
-  }
+  LeaveOrders(id);
+  NoteUse(&entry, request, now_tick, phase);
+  JoinOrders(id);
 }
 
 void Residency::JoinOrders(EntryId id) {
@@ -86,6 +130,11 @@ void Residency::LeaveOrders(EntryId id) {
   for (TierKind tier : kAllTiers) {
     if (IsCandidate(entry, tier)) state_.TenantOf(entry).order(tier).Remove(id, TraitsOf(entry));
   }
+}
+
+bool Residency::GoesBefore(EntryId first, EntryId second, TierKind tier) const {
+  const Entry& entry = state_.index.at(first);
+  return state_.TenantOf(entry).order(tier).GoesBefore(TraitsOf(entry), TraitsOf(state_.index.at(second)));
 }
 
 bool Residency::AddLease(EntryId id) {
@@ -162,8 +211,13 @@ void Residency::DropCopy(EntryId id, TierKind tier, policy::DropCause cause) {
   KV_CHECK(entry.resident(tier) && !entry.writing && !entry.reading);
   KV_CHECK(tier != TierKind::kDram || entry.lease_count == 0);
   const SlotId slot = entry.copy(tier).slot;
-  state_.NoteDrop(state_.TenantOf(entry), tier, cause, state_.SlotBytesOf(entry));
+  TenantState& tenant = state_.TenantOf(entry);
+  const bool retired = state_.ns(entry.ns).users == 0;
+  if (retired && cause.reason == policy::DropReason::kOwnSpace) cause.reason = policy::DropReason::kRetired;
+  state_.NoteDrop(tenant, tier, cause, state_.SlotBytesOf(entry));
   ClearCopy(id, tier);
+  // A retired block goes whatever it is worth: nothing is learnt from that.
+  if (policy::IsEviction(cause.reason) && !retired) tenant.order(tier).Evicted(TraitsOf(entry));
   if (tier == TierKind::kNvme && entry.durable) {
     entry.durable = false;
     --state_.TenantOf(entry).stats.durable_blocks;
@@ -205,7 +259,12 @@ void Residency::EraseIfGone(EntryId id) {
     SetPinned(id, false);
     if (entry.children > 0 || entry.in_use()) return;
     const EntryId parent = entry.parent;
-    --state_.TenantOf(entry).stats.entries;
+    TenantState& tenant = state_.TenantOf(entry);
+    --tenant.stats.entries;
+    if (tenant.history() != nullptr && entry.frequency > 0 && !tenant.dropping) {
+      tenant.history()->ghosts.Remember(FingerprintOf(entry.ns, entry.key), policy::PastUseOf(TraitsOf(entry)),
+                                        tenant.stats.entries);
+    }
     state_.index.Erase(id);
     id = parent;
   }

@@ -24,13 +24,15 @@ class Residency {
   // Recovery: a committed block whose only copy is on NVMe.
   void AdoptOnNvme(EntryId id, SlotId slot, uint32_t first_commit_tick, uint32_t last_access_tick);
 
-  // The request `request` used it now.
+  // The request `request` used it now; its conversation is in the phase that the request showed on the way to it.
   void Touch(EntryId id, uint64_t request, uint32_t now_tick);
+  void Touch(EntryId id, uint64_t request, uint32_t now_tick, policy::SessionPhase phase);
 
   // A copy that has just been written there.
   void AddCopy(EntryId id, TierKind tier, SlotId slot);
-  // Frees the slot, charge and catalog record included, and counts the reason. A block without copies is gone: its
-  // entry is erased, or stays as a placeholder while it has children. REQUIRES: no I/O of that copy under way.
+  // Frees the slot, charge and catalog record included, and counts the reason: kRetired rather than kOwnSpace for a
+  // block of a retired namespace. A block without copies is gone: its entry is erased, or stays as a placeholder while
+  // it has children. REQUIRES: no I/O of that copy under way.
   void DropCopy(EntryId id, TierKind tier, policy::DropCause cause);
   // All copies. REQUIRES: no I/O under way, no leases.
   void DropBlock(EntryId id, policy::DropCause cause);
@@ -42,6 +44,8 @@ class Residency {
   // May its copy in `tier` be taken for space? Not when the block is leased, pinned or moving, and not the last copy of
   // a block that somebody holds.
   bool Evictable(EntryId id, TierKind tier) const;
+  // Is `first` the less valuable of two blocks, as the order of `tier` sees it?
+  bool GoesBefore(EntryId first, EntryId second, TierKind tier) const;
   // A reader in place comes or goes. False, and nothing happened, when they are as many as can be counted.
   bool AddLease(EntryId id);
   void EndLease(EntryId id);
@@ -55,6 +59,10 @@ class Residency {
  private:
   bool IsCandidate(const index::Entry& entry, TierKind tier) const;
   policy::BlockTraits TraitsOf(const index::Entry& entry) const;
+  // What a request that reaches `entry` through its parent has shown of its conversation.
+  policy::SessionPhase PhaseOf(const index::Entry& entry, uint64_t request) const;
+  // Counts a use and lets the tenant's orders learn from it. REQUIRES: `entry` is in no order.
+  void NoteUse(index::Entry* entry, uint64_t request, uint32_t now_tick, policy::SessionPhase phase);
   void SetCopy(EntryId id, TierKind tier, SlotId slot);
   void ClearCopy(EntryId id, TierKind tier);
   void JoinOrders(EntryId id);

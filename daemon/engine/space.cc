@@ -154,8 +154,7 @@ Refusal Space::MakeEntryRoom(TenantState& tenant, uint64_t request) {
           },
           kVictimProbesMax);
       if (!candidate.valid()) continue;
-      if (!oldest.valid() || state_.index.at(candidate).last_touch < state_.index.at(oldest).last_touch)
-        oldest = candidate;
+      if (!oldest.valid() || residency_.GoesBefore(candidate, oldest, tier)) oldest = candidate;
     }
     if (!oldest.valid()) return Refusal::kEntryCap;
     residency_.DropBlock(oldest, DropReason::kEntryCap);

@@ -37,11 +37,12 @@ struct Entry {
   uint16_t lease_count = 0;              // readers in place: no copy may be dropped
   uint16_t hold_count = 0;               // readers to come: some copy has to stay
   BlockState state = BlockState::kGone;  // kGone, kReserved, kFilling or kCommitted
-  uint8_t frequency = 0;                 // touches, saturating: the eviction order's class input
+  uint8_t frequency = 0;                 // requests that used it, saturating: what eviction orders learn from
   bool writing : 1 = false;              // a copy to a lower tier is under way: its source may not be freed
   bool reading : 1 = false;              // a promotion is under way
   bool pinned : 1 = false;               // kept against eviction and TTL
   bool durable : 1 = false;              // its NVMe copy is written and its metadata is in the catalog
+  uint8_t phase : 2 = 0;                 // of its conversation: a policy::SessionPhase
 
   bool in_use() const { return lease_count > 0 || hold_count > 0; }
   TierCopy& copy(TierKind tier) { return copies[TierIndex(tier)]; }

@@ -1,11 +1,10 @@
-// Which block of one tenant in one tier goes first. The seam for eviction policies: LRU now, hit density later.
+// Which block of one tenant in one tier goes first. The seam for eviction policies: LRU, or hit density (lhd_order.h).
 // Confined to the engine loop.
 // Invariant: holds exactly the blocks that are leaves in its tier (resident, no resident child), that nobody reads in
 // place and nobody pinned; moving and protected ones stay in it and are passed over by Victim.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -15,12 +14,24 @@
 
 namespace kvartal::policy {
 
+// Where the conversation of a block stands: as its last request showed, or as a client said since.
+enum class SessionPhase : uint8_t {
+  kNew,         // the request found little of its chain: a first turn, or a stranger
+  kContinuing,  // it found a stretch of it: a later turn
+  kEnded,       // said to be over
+  kWaiting,     // said to go on, when a tool has answered
+};
+
 // What an order may know of a block.
 struct BlockTraits {
-  uint64_t last_touch = 0;  // number of the last request that touched it
-  uint32_t depth = 0;       // position in its chain
+  uint64_t last_touch = 0;     // number of the last request that touched it
+  uint64_t offset_tokens = 0;  // tokens of its chain in front of it
+  NamespaceId ns;
+  uint32_t slot_bytes = 1;
+  uint32_t depth = 0;  // position in its chain
   uint32_t last_access_tick = 0;
-  uint8_t frequency = 0;
+  uint8_t frequency = 0;  // requests that used it, saturating
+  SessionPhase phase = SessionPhase::kNew;
 };
 
 class EvictionOrder {
@@ -28,12 +39,18 @@ class EvictionOrder {
   virtual ~EvictionOrder() = default;
 
   virtual void Insert(EntryId id, const BlockTraits& traits) = 0;
-  // `traits` as given to the last Insert or Touch of this block.
+  // `traits` as given to the last Insert of this block.
   virtual void Remove(EntryId id, const BlockTraits& traits) = 0;
-  virtual void Touch(EntryId id, const BlockTraits& before, const BlockTraits& after) = 0;
+  // Blocks of a retired namespace go before all others. Any number of them changes sides in constant time; a namespace
+  // nobody spoke of is not retired.
+  virtual void SetRetired(NamespaceId ns, bool retired) = 0;
+  // A copy, still or no longer in the order, was taken for space: what an order may learn from.
+  virtual void Evicted(const BlockTraits& traits) = 0;
 
   // The first block that `may_evict` accepts, None when there is none or after `probe_max` refused ones.
   virtual EntryId Victim(absl::FunctionRef<bool(EntryId)> may_evict, uint32_t probe_max) const = 0;
+  // Would a block like `first` go before one like `second`? Not both ways.
+  virtual bool GoesBefore(const BlockTraits& first, const BlockTraits& second) const = 0;
   // The block that was idle longest, for TTL. None when empty.
   virtual EntryId Oldest() const = 0;
   virtual size_t size() const = 0;
@@ -41,7 +58,5 @@ class EvictionOrder {
 
 // Oldest request first and, within a request, the deepest block first: LRU over leaves, tail first.
 std::unique_ptr<EvictionOrder> NewLruOrder();
-// By its configuration name ("lru"). InvalidArgument names what is allowed.
-absl::StatusOr<std::unique_ptr<EvictionOrder>> NewEvictionOrder(std::string_view name);
 
 }  // namespace kvartal::policy

@@ -1,45 +1,41 @@
-#include "absl/container/btree_set.h"
-#include "daemon/base/check.h"
 #include "daemon/policy/eviction_order.h"
+#include "daemon/policy/leaf_rows.h"
 
 namespace kvartal::policy {
 namespace {
 
-// A sorted set rather than a list: recovery brings blocks back in any order, and an evicted leaf's parent enters near
-// the front. Only leaves are in it, so a request moves one element a chain, not one a block.
+constexpr uint32_t kTheRow = 0;
+
 class LruOrder : public EvictionOrder {
  public:
-  void Insert(EntryId id, const BlockTraits& traits) override { KV_CHECK(order_.insert(Rank(id, traits)).second); }
-  void Remove(EntryId id, const BlockTraits& traits) override { KV_CHECK(order_.erase(Rank(id, traits)) == 1); }
-  void Touch(EntryId id, const BlockTraits& before, const BlockTraits& after) override {
-    Remove(id, before);
-    Insert(id, after);
-  }
+  void Insert(EntryId id, const BlockTraits& traits) override { rows_.Insert(traits.ns, kTheRow, PlaceOf(id, traits)); }
+  void Remove(EntryId id, const BlockTraits& traits) override { rows_.Remove(traits.ns, kTheRow, PlaceOf(id, traits)); }
+  void SetRetired(NamespaceId ns, bool retired) override { rows_.SetRetired(ns, retired); }
+  void Evicted(const BlockTraits&) override {}
 
   EntryId Victim(absl::FunctionRef<bool(EntryId)> may_evict, uint32_t probe_max) const override {
-    uint32_t probes = 0;
-    for (const Place& place : order_) {
-      if (probes++ == probe_max) break;
-      if (may_evict(place.id)) return place.id;
-    }
-    return EntryId::None();
+    uint32_t probes = probe_max;
+    std::optional<LeafPlace> victim = rows_.FirstRetired(may_evict, &probes);
+    if (!victim.has_value() && rows_.row_count() > 0) victim = rows_.FirstInRow(kTheRow, may_evict, &probes);
+    return victim.has_value() ? victim->id : EntryId::None();
   }
-  EntryId Oldest() const override { return order_.empty() ? EntryId::None() : order_.begin()->id; }
-  size_t size() const override { return order_.size(); }
+  bool GoesBefore(const BlockTraits& first, const BlockTraits& second) const override {
+    const bool retired = rows_.IsRetired(first.ns);
+    if (retired != rows_.IsRetired(second.ns)) return retired;
+    return PlaceOf(EntryId::None(), first) < PlaceOf(EntryId::None(), second);
+  }
+  EntryId Oldest() const override {
+    const std::optional<LeafPlace> oldest = rows_.Oldest();
+    return oldest.has_value() ? oldest->id : EntryId::None();
+  }
+  size_t size() const override { return rows_.size(); }
 
  private:
-  struct Place {
-    uint64_t last_touch;
-    uint32_t height;  // UINT32_MAX - depth: the deepest of a request sorts first
-    EntryId id;
-    friend auto operator<=>(const Place&, const Place&) = default;
-  };
-  static_assert(sizeof(Place) == 16);
-  static Place Rank(EntryId id, const BlockTraits& traits) {
+  static LeafPlace PlaceOf(EntryId id, const BlockTraits& traits) {
     return {traits.last_touch, UINT32_MAX - traits.depth, id};
   }
 
-  absl::btree_set<Place> order_;
+  LeafRows rows_;
 };
 
 }  // namespace

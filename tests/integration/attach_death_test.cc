@@ -88,6 +88,36 @@ TEST_F(HostileTest, ASessionThatDiesWhileItsReserveWaitsLeavesNothingToItsGroup)
   EXPECT_EQ(Reserve(scheduler, ns, 1, 8).outcomes(), std::string(8, '\0')) << "free again, not busy";
 }
 
+TEST_F(HostileTest, WhenTheLastSessionOfAGroupEndsItsNamespacesAreTheFirstToPay) {
+  rules_[0].max_entries = 20;
+  Start();
+  RawClient stays(Path("red"));
+  Attach(stays);
+  const uint32_t old_ns = OpenNamespace(stays, 'o');
+  Store(stays, old_ns, 1, 10);
+  RawClient scheduler(Path("red"));
+  const Attached attached = Attach(scheduler);
+  RawClient worker(Path("red"));
+  Attach(worker, attached.group);
+  const uint32_t young_ns = OpenNamespace(scheduler, 'y');
+  ASSERT_EQ(OpenNamespace(worker, 'y'), young_ns) << "counted once a group";
+  Store(scheduler, young_ns, 1, 10);
+  const auto dropped = [this] {
+    return engine_->stats().tenants[0].tiers[TierIndex(TierKind::kDram)].drop(policy::DropReason::kEntryCap).count;
+  };
+  scheduler.Close();
+  Spin();
+  Store(stays, old_ns, 100, 2);
+  EXPECT_EQ(dropped(), 2u);
+  worker.Close();
+  Spin();
+  Store(stays, old_ns, 200, 8);
+  EXPECT_EQ(dropped(), 10u);
+  EXPECT_EQ(Lookup(stays, old_ns, 1, 10).matched(), 8u)
+      << "two went while the worker had the other namespace open; then younger blocks did, that nobody has open";
+  EXPECT_EQ(Lookup(stays, old_ns, 200, 8).matched(), 8u);
+}
+
 // Frames that are right, wrong and mangled, from several sessions at once, with deaths in between.
 class CrowdTest : public HostileTest {
  protected:

@@ -116,7 +116,7 @@ TEST(NodeConfigTest, RefusesOneBadValueWithPlaceAndWhatIsAllowed) {
       {"nvme: [{path: a, size: 1Gi, ioThreads: 0}]",
        "nvme[0].ioThreads: '0' is out of range; allowed: integers 1 to 64"},
       {"nvme: [{path: a, size: 1Gi}, {path: b, size: 1Gi}]", "nvme: has 2 items; allowed: at most 1"},
-      {"eviction: lfu", "n.yaml:4:11: eviction: 'lfu' is not allowed; allowed: lru"},
+      {"eviction: lfu", "n.yaml:4:11: eviction: 'lfu' is not allowed; allowed: lru, lhd"},
       {"metricsAddress: \"9400\"", "metricsAddress: '9400' is not an address; allowed: \"host:port\""},
       {"metricsAddress: \"localhost:99999\"", "metricsAddress: 'localhost:99999' is not an address"},
       {"metricsAddress: \":9400\"", "metricsAddress: ':9400' is not an address"},

@@ -111,7 +111,7 @@ class EngineTest : public ::testing::Test, public EngineObserver {
       devices.nvme = nvme_.get();
       devices.catalog = catalog_.get();
     }
-    engine_ = std::make_unique<CacheEngine>(EngineOptions{}, devices, Table());
+    engine_ = std::make_unique<CacheEngine>(options_, devices, Table());
     engine_->SetObserver(this);
     std::optional<absl::Status> recovered;
     engine_->Recover([&](absl::Status status) { recovered = std::move(status); });
@@ -233,6 +233,7 @@ class EngineTest : public ::testing::Test, public EngineObserver {
 
   static constexpr GroupId kGroup{7};
 
+  EngineOptions options_;
   ManualClock clock_;
   std::unique_ptr<testing::ManualExecutor> executor_ = std::make_unique<testing::ManualExecutor>();
   std::shared_ptr<testing::FakeDisk> disk_;

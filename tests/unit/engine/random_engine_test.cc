@@ -173,6 +173,7 @@ TEST_P(RandomEngineTest, BooksBalanceAndBytesAreRight) {
   pinning.tier(TierKind::kDram).guarantee_bytes = 2 * kMiB;
   auto aging = Rules("c/p", 16 * kMiB, 0);
   aging.max_age_ms = 4000;
+  options_.eviction = GetParam() % 2 == 0 ? "lhd" : "lru";
   Start({pinning, Rules("b/p", 4 * kMiB, 8 * kMiB), aging});
   RememberNamespaces();
   file_->SetFaultRates({.io_error = 1, .short_transfer = 1, .torn_write = 1, .bit_flip = 1}, GetParam());

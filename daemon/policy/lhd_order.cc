@@ -1,0 +1,92 @@
+#include "daemon/policy/lhd_order.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "daemon/policy/leaf_rows.h"
+
+namespace kvartal::policy {
+namespace {
+
+constexpr double kResidenceStartS = 120;
+constexpr double kResidenceMinS = 5;  // a burst that turns everything over must not make all blocks look alike
+constexpr double kResidenceWeight = 0.001;
+
+// A row is one class of blocks of one slot size.
+class LhdOrder : public EvictionOrder {
+ public:
+  explicit LhdOrder(const ReuseClasses* classes) : classes_(*classes) {}
+
+  void Insert(EntryId id, const BlockTraits& traits) override {
+    rows_.Insert(traits.ns, RowOf(traits), PlaceOf(id, traits));
+  }
+  void Remove(EntryId id, const BlockTraits& traits) override {
+    rows_.Remove(traits.ns, RowOf(traits), PlaceOf(id, traits));
+  }
+  void SetRetired(NamespaceId ns, bool retired) override { rows_.SetRetired(ns, retired); }
+  void Evicted(const BlockTraits& traits) override {
+    const double stayed_s = std::max(kResidenceMinS, classes_.IdleSeconds(traits.last_access_tick));
+    residence_s_ += kResidenceWeight * (stayed_s - residence_s_);
+  }
+
+  EntryId Victim(absl::FunctionRef<bool(EntryId)> may_evict, uint32_t probe_max) const override {
+    uint32_t probes = probe_max;
+    if (const auto retired = rows_.FirstRetired(may_evict, &probes)) return retired->id;
+    EntryId victim;
+    double least = std::numeric_limits<double>::infinity();
+    for (uint32_t row = 0; row < rows_.row_count() && probes > 0; ++row) {
+      const std::optional<LeafPlace> oldest = rows_.FirstInRow(row, may_evict, &probes);
+      if (!oldest.has_value()) continue;
+      const double value = Value(row % kReuseClassCount, TickOf(*oldest), slot_sizes_[row / kReuseClassCount]);
+      if (value >= least) continue;
+      least = value;
+      victim = oldest->id;
+    }
+    return victim;
+  }
+
+  bool GoesBefore(const BlockTraits& first, const BlockTraits& second) const override {
+    const bool retired = rows_.IsRetired(first.ns);
+    if (retired != rows_.IsRetired(second.ns)) return retired;
+    return Value(ReuseClassOf(first), first.last_access_tick, first.slot_bytes) <
+           Value(ReuseClassOf(second), second.last_access_tick, second.slot_bytes);
+  }
+
+  EntryId Oldest() const override {
+    const std::optional<LeafPlace> oldest = rows_.Oldest();
+    return oldest.has_value() ? oldest->id : EntryId::None();
+  }
+  size_t size() const override { return rows_.size(); }
+
+ private:
+  // By time, and by request within a tick.
+  static LeafPlace PlaceOf(EntryId id, const BlockTraits& traits) {
+    return {uint64_t{traits.last_access_tick} << 32 | static_cast<uint32_t>(traits.last_touch),
+            UINT32_MAX - traits.depth, id};
+  }
+  static uint32_t TickOf(const LeafPlace& place) { return static_cast<uint32_t>(place.age_key >> 32); }
+
+  uint32_t RowOf(const BlockTraits& traits) {
+    // A tenant has one slot size a model layout: one or two.
+    const auto known = std::find(slot_sizes_.begin(), slot_sizes_.end(), traits.slot_bytes);
+    const auto size = static_cast<uint32_t>(known - slot_sizes_.begin());
+    if (known == slot_sizes_.end()) slot_sizes_.push_back(traits.slot_bytes);
+    return size * kReuseClassCount + ReuseClassOf(traits);
+  }
+  double Value(uint32_t reuse_class, uint32_t last_tick, uint32_t slot_bytes) const {
+    return classes_.HitDensity(reuse_class, last_tick, residence_s_) / slot_bytes;
+  }
+
+  const ReuseClasses& classes_;
+  LeafRows rows_;
+  std::vector<uint32_t> slot_sizes_;
+  double residence_s_ = kResidenceStartS;  // how long a block is idle, on average, when it is evicted
+};
+
+}  // namespace
+
+std::unique_ptr<EvictionOrder> NewLhdOrder(const ReuseClasses* classes) { return std::make_unique<LhdOrder>(classes); }
+
+}  // namespace kvartal::policy
