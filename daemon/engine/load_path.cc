@@ -49,6 +49,9 @@ LookupResult LoadPath::Lookup(NamespaceId ns, std::span<const BlockKey> keys, ui
     places->push_back(in_place ? PlaceInDram(id) : BlockPlace{id, TierKind::kNvme, 0, 0});
   }
   result.matched = static_cast<uint32_t>(places->size());
+  size_t in_dram = 0;
+  while (in_dram < places->size() && (*places)[in_dram].tier == TierKind::kDram) ++in_dram;
+  state_.NoteMisses(state_.tenant(space.tenant), ns, keys.subspan(in_dram), std::span(found_).subspan(in_dram));
 
   TenantStats& stats = state_.tenant(space.tenant).stats;
   const uint64_t block_tokens = space.layout.tokens_per_block;
