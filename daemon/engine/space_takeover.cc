@@ -52,7 +52,8 @@ Space::Step Space::EmptyExtent(TenantState& victim, const TenantState& taker, Cl
         victim.domain(), [this](EntryId id) { return residency_.Relocatable(id); },
         [this](EntryId id, SlotId to) { residency_.Relocate(id, to); });
     if (dram.LeavingSlots(victim.domain()) == 0) continue;
-    const Step step = leaf.valid() ? GiveUpLeaf(victim, leaf, taker) : Step::kStuck;
+    const EntryId given_up = NextToGiveUp(victim, leaf);
+    const Step step = given_up.valid() ? GiveUp(victim, given_up, taker) : Step::kStuck;
     if (step == Step::kStuck && victim.writes_under_way > 0) return Step::kWait;
     if (step != Step::kRetry) return step;
   }
@@ -72,18 +73,35 @@ bool Space::ChooseExtent(TenantState& victim, Claim claim, EntryId least_valuabl
   return claim == Claim::kGuarantee && dram.StartLeaving(victim.domain(), kAnySize, near, may_move);
 }
 
+// A victim that reads all its leaves for ever must not hold what lies above them. Such blocks have descendants that stay:
+// they are found again once the block is. A pinned or held block stays in the cache, not in this tier.
+EntryId Space::NextToGiveUp(TenantState& victim, EntryId leaf) {
+  if (leaf.valid()) return leaf;
+  EntryId deepest;
+  for (const EntryId id : state_.devices.dram->LeavingHolders(victim.domain())) {
+    if (!residency_.Relocatable(id)) continue;
+    const index::Entry& entry = state_.index.at(id);
+    const bool may_go =
+        entry.resident(TierKind::kNvme) || residency_.Evictable(id, TierKind::kDram) || state_.NvmeUsable(victim);
+    if (may_go && (!deepest.valid() || entry.depth > state_.index.at(deepest).depth)) deepest = id;
+  }
+  return deepest;
+}
+
 // What is not below yet is written there first; a Basic tenant's blocks are not worth the disk's time now.
-Space::Step Space::GiveUpLeaf(TenantState& victim, EntryId leaf, const TenantState& taker) {
+Space::Step Space::GiveUp(TenantState& victim, EntryId id, const TenantState& taker) {
   const DropCause cause(DropReason::kTakenByOther, taker.id);
-  const bool demote = !state_.index.at(leaf).resident(TierKind::kNvme) && victim.rules.sla != policy::SlaTier::kBasic &&
-                      state_.NvmeUsable(victim);
-  if (demote) {
+  const bool below = state_.index.at(id).resident(TierKind::kNvme);
+  const bool may_drop = below || residency_.Evictable(id, TierKind::kDram);
+  const bool worth_writing = victim.rules.sla != policy::SlaTier::kBasic || !may_drop;
+  if (!below && worth_writing && state_.NvmeUsable(victim)) {
     if (victim.demotions_under_way >= state_.devices.dram->LeavingSlots(victim.domain())) return Step::kWait;
-    const WriteStart start = demote_(leaf, cause);
+    const WriteStart start = demote_(id, cause);
     if (start == WriteStart::kStarted) return Step::kRetry;
     if (start == WriteStart::kQueueFull && victim.writes_under_way > 0) return Step::kWait;
   }
-  residency_.DropCopy(leaf, TierKind::kDram, cause);
+  if (!may_drop) return Step::kStuck;
+  residency_.DropCopy(id, TierKind::kDram, cause);
   return Step::kRetry;
 }
 

@@ -25,8 +25,8 @@ struct Standing {
 
   // What nobody may push it below, and what it may take from others up to.
   uint64_t entitled_bytes() const { return guarantee_bytes > share_bytes ? guarantee_bytes : share_bytes; }
-  // Somebody short is why caps hold.
-  bool short_of_demand() const { return used_bytes < demand_bytes && used_bytes < limit_bytes; }
+  // Somebody short is why caps hold; for who gets only what is idle, nobody is held back.
+  bool short_of_demand() const { return !idle_only && used_bytes < demand_bytes && used_bytes < limit_bytes; }
 };
 
 // The soft cap of every tenant, in bytes: it holds only while someone else is short.

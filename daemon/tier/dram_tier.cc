@@ -397,6 +397,14 @@ uint32_t DramTier::LeavingSlots(DomainId id) const {
   return extent == nullptr ? 0 : extent->slot_count() - extent->free_count();
 }
 
+std::vector<EntryId> DramTier::LeavingHolders(DomainId id) const {
+  std::vector<EntryId> holders;
+  const DramExtent* const extent = Find(id).leaving;
+  if (extent == nullptr) return holders;
+  for (const auto& [offset, holder] : extent->Taken()) holders.push_back(holder);
+  return holders;
+}
+
 bool DramTier::IsLeaving(DomainId id, SlotId slot) const {
   const Domain& domain = Find(id);
   return domain.leaving != nullptr && domain.ExtentAt(OffsetOf(slot)) == domain.leaving;
@@ -405,7 +413,9 @@ bool DramTier::IsLeaving(DomainId id, SlotId slot) const {
 void DramTier::MoveOut(DomainId id, MayMove may_move, absl::FunctionRef<void(EntryId, SlotId to)> moved) {
   Domain& domain = Find(id);
   DramExtent* const extent = domain.leaving;
-  if (extent == nullptr || domain.open.find(extent->slot_bytes()) == domain.open.end()) return;
+  if (extent == nullptr) return;
+  const auto open = domain.open.find(extent->slot_bytes());
+  if (open == domain.open.end() || open->second.empty()) return;
   for (const auto& [offset, holder] : extent->Taken()) {
     if (!may_move(holder)) continue;
     const SlotId to = Take(id, extent->slot_bytes());

@@ -67,6 +67,8 @@ class DramTier : public Tier {
   // Taken slots of the extent that is leaving; 0 when none is.
   uint32_t LeavingSlots(DomainId domain) const;
   bool IsLeaving(DomainId domain, SlotId slot) const;
+  // What those slots hold, None where nobody set a holder.
+  std::vector<EntryId> LeavingHolders(DomainId domain) const;
   // Moves blocks out of it, into free slots of the domain, bytes included. `moved` hears of each.
   void MoveOut(DomainId domain, MayMove may_move, absl::FunctionRef<void(EntryId, SlotId to)> moved);
 
