@@ -1,5 +1,5 @@
-// What each tenant is entitled to in each tier now: demand measured, shares poured once a second, and the questions that
-// the search for space asks about them. The rule itself is policy/fair_share.h.
+// What each tenant is entitled to in each tier now: demand measured, shares poured once a second, and the questions
+// that the search for space asks about them. The rule itself is policy/fair_share.h.
 // Confined to the engine loop.
 // Invariant: shares change only here, all of a tier at once.
 #pragma once

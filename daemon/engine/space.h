@@ -75,8 +75,8 @@ class Space {
   // Makes `victim` give one DRAM extent to the node. kStuck: it cannot now.
   Step EmptyExtent(TenantState& victim, const TenantState& taker, policy::Claim claim);
   bool ChooseExtent(TenantState& victim, policy::Claim claim, EntryId least_valuable);
-  // The next block that the victim loses: its least valuable leaf; when none may go, whatever lies in the extent that is
-  // leaving and is not read now.
+  // The next block that the victim loses: its least valuable leaf; when none may go, whatever lies in the extent that
+  // is leaving and is not read now.
   EntryId NextToGiveUp(TenantState& victim, EntryId leaf);
   Step GiveUp(TenantState& victim, EntryId id, const TenantState& taker);
   // A guarantee is not refused while others hold what they borrowed: it waits for their leases.

@@ -73,8 +73,8 @@ bool Space::ChooseExtent(TenantState& victim, Claim claim, EntryId least_valuabl
   return claim == Claim::kGuarantee && dram.StartLeaving(victim.domain(), kAnySize, near, may_move);
 }
 
-// A victim that reads all its leaves for ever must not hold what lies above them. Such blocks have descendants that stay:
-// they are found again once the block is. A pinned or held block stays in the cache, not in this tier.
+// A victim that reads all its leaves for ever must not hold what lies above them. Such blocks have descendants that
+// stay: they are found again once the block is. A pinned or held block stays in the cache, not in this tier.
 EntryId Space::NextToGiveUp(TenantState& victim, EntryId leaf) {
   if (leaf.valid()) return leaf;
   EntryId deepest;

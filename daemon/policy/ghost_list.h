@@ -1,8 +1,8 @@
 // The keys of blocks that a tenant lost in one tier for want of space, so that a later wish for one of them tells how
 // much more space would have been of use. Misses of anything else count for nothing: who scans earns nothing.
 // Confined to the engine loop.
-// Invariants: at most `bytes_max` bytes of blocks and `keys_max` keys are remembered, the latest; a key counts once each
-// time it is lost.
+// Invariants: at most `bytes_max` bytes of blocks and `keys_max` keys are remembered, the latest; a key counts once
+// each time it is lost.
 #pragma once
 
 #include <cstdint>

@@ -61,9 +61,11 @@ class RandomEngineTest : public EngineTest, public ::testing::WithParamInterface
       const Unfinished item = unfinished_[at];
       unfinished_.erase(unfinished_.begin() + at);
       if (Random(8) == 0) {
-        EXPECT_TRUE(engine_->Abort(item.group, item.block.reservation));
+        EXPECT_TRUE(engine_->Abort(item.group, item.block.reservation) || sharing_);
       } else {
-        EXPECT_EQ(engine_->Commit(item.group, item.block.reservation, 0), CommitOutcome::kVisible);
+        // A fill may have been ended for a tenant that was owed the space.
+        const CommitOutcome outcome = engine_->Commit(item.group, item.block.reservation, 0);
+        EXPECT_TRUE(outcome == CommitOutcome::kVisible || (sharing_ && outcome == CommitOutcome::kNotFilling));
         ++stored_;
       }
     }
