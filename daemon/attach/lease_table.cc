@@ -34,12 +34,12 @@ Lease* LeaseTable::Find(LeaseId id) {
   return lease.id == id && !lease.ended ? &lease : nullptr;
 }
 
-void LeaseTable::Append(Lease* lease, std::span<const engine::BlockPlace> places, int64_t now_ns) {
+void LeaseTable::Append(Lease* lease, std::span<const engine::BlockPlace> places, int64_t now_ns, bool renew) {
   KV_CHECK(MayAppend(places.size()));
   for (const engine::BlockPlace& place : places) lease->blocks.push_back(engine::HoldOf(place));
   leased_blocks_ += static_cast<uint32_t>(places.size());
   positions_ += places.size();
-  Renew(lease, now_ns);
+  if (renew) Renew(lease, now_ns);
 }
 
 void LeaseTable::Release(Lease* lease, uint32_t count, GiveBack give_back) {
@@ -76,14 +76,13 @@ void LeaseTable::Renew(Lease* lease, int64_t now_ns) {
   LinkNewest(slot);
 }
 
-uint32_t LeaseTable::RenewAll(int64_t now_ns) {
-  uint32_t renewed = 0;
+uint32_t LeaseTable::RenewAll(int64_t now_ns, MayRenew may_renew) {
+  std::vector<uint32_t> renewed;
   for (uint32_t slot = oldest_; slot != kNowhere; slot = slots_[slot].newer) {
-    if (slots_[slot].ended) continue;
-    slots_[slot].expires_ns = now_ns + lease_ns_;
-    ++renewed;
+    if (!slots_[slot].ended && may_renew(slots_[slot])) renewed.push_back(slot);
   }
-  return renewed;
+  for (const uint32_t slot : renewed) Renew(&slots_[slot], now_ns);
+  return static_cast<uint32_t>(renewed.size());
 }
 
 LeaseTable::Expired LeaseTable::Expire(int64_t now_ns, uint32_t blocks_max, GiveBack give_back) {

@@ -51,16 +51,17 @@ class LeaseTable {
   Lease* Create(NamespaceId ns, int64_t now_ns);
   // nullptr for one that has ended or was never this group's.
   Lease* Find(LeaseId id);
-  // REQUIRES: MayAppend. Renews the lease, too.
-  void Append(Lease* lease, std::span<const engine::BlockPlace> places, int64_t now_ns);
+  // REQUIRES: MayAppend. Renews the lease, too, where that is allowed.
+  void Append(Lease* lease, std::span<const engine::BlockPlace> places, int64_t now_ns, bool renew = true);
   // The first `count` blocks that are left; 0 or more than are left: all. A lease with none left ends.
   void Release(Lease* lease, uint32_t count, GiveBack give_back);
   // Blocks from position `first` on are leased in place by `loaded` now: what the lease kept of them before, and what
   // it has released meanwhile, is given back.
   void PutInPlace(Lease* lease, uint32_t first, std::span<const engine::BlockPlace> loaded, GiveBack give_back);
   void Renew(Lease* lease, int64_t now_ns);
-  // Returns how many leases live on.
-  uint32_t RenewAll(int64_t now_ns);
+  // Those that may be; returns how many.
+  using MayRenew = absl::FunctionRef<bool(const Lease&)>;
+  uint32_t RenewAll(int64_t now_ns, MayRenew may_renew);
 
   struct Expired {
     uint32_t leases = 0;

@@ -150,7 +150,7 @@ void RequestPath::Lookup(Session* session) {
   if (!places_.empty()) {
     const int64_t now_ns = parts_.clock->MonotonicNs();
     if (lease == nullptr) lease = leases.Create(ns, now_ns);
-    leases.Append(lease, places_, now_ns);
+    leases.Append(lease, places_, now_ns, lease->left().empty() || parts_.engine->MayRenew(lease->left()));
     out->set_lease(lease->id.value());
     std::string* tiers = out->mutable_tiers();
     tiers->resize(places_.size());
@@ -331,10 +331,12 @@ void RequestPath::Renew(Session* session) {
   LeaseTable& leases = session->group->leases;
   const int64_t now_ns = parts_.clock->MonotonicNs();
   uint32_t renewed = 0;
-  if (in.leases().empty()) renewed = leases.RenewAll(now_ns);
+  // What lies where another tenant is owed space ends at its time.
+  const auto may_renew = [this](const Lease& lease) { return parts_.engine->MayRenew(lease.left()); };
+  if (in.leases().empty()) renewed = leases.RenewAll(now_ns, may_renew);
   for (const uint64_t id : in.leases()) {
     Lease* lease = leases.Find(LeaseId(id));
-    if (lease == nullptr) continue;
+    if (lease == nullptr || !may_renew(*lease)) continue;
     leases.Renew(lease, now_ns);
     ++renewed;
   }

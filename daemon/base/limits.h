@@ -80,10 +80,20 @@ inline constexpr int64_t kPinMsMax = 30LL * 24 * 3600 * 1000;  // a pin may last
 inline constexpr uint32_t kEmptyTicksMax = 10;  // an empty extent idle this long goes back: a second of hysteresis
 inline constexpr uint32_t kOverLimitBlocksPerTick =
     512;                                            // evicted a tick and tenant while usage is above a lowered limit
-inline constexpr uint32_t kVictimProbesMax = 4096;  // leased candidates passed over before a search gives up
 inline constexpr uint64_t kGhostsPerBlock = 2;      // evicted blocks remembered for each cached one, a generation
 inline constexpr uint64_t kGhostsMin = 28 * 1024;   // a generation: with fewer, what a small cache forgot looks new
 inline constexpr uint64_t kGhostsMax = 224 * 1024;  // a generation: 9 MB a tenant in both
+inline constexpr uint32_t kSharePeriodTicks = 10;  // shares are poured anew every second
+inline constexpr uint64_t kShareSlackPercent = 1;  // above its share by less, a tenant gives nothing: no ping-pong
+inline constexpr uint64_t kShareStepPercent = 2;   // of a tier: what a tenant that ran out may try beyond what it holds
+inline constexpr uint64_t kShareStepBytes = 16 * kMiB;  // the same at least: space changes hands by whole extents
+inline constexpr uint64_t kGhostFadeSeconds = 64;       // misses of lost blocks count for about a minute
+inline constexpr uint64_t kGhostKeysMax = 1u << 20;     // a node and tier, cut evenly between tenants: about 50 MB
+inline constexpr uint64_t kGhostCapacityParts = 16;     // ghosts of a small guarantee: this part of the tier
+inline constexpr size_t kLeavingProbesMax = 64;         // extents looked at for the one that is easiest to empty
+inline constexpr uint32_t kFillTicksMax = 100;          // a fill in an extent somebody is owed ends after 10 s, as
+                                                        // a lease does
+inline constexpr uint32_t kVictimProbesMax = 4096;      // leased candidates passed over before a search gives up
 
 // --- index
 inline constexpr uint32_t kIndexEntriesMax = 0xffff'fff0;  // an EntryId is 32 bits and None is its largest value

@@ -1,5 +1,6 @@
 #include "daemon/engine/cache_engine.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "daemon/base/check.h"
@@ -11,6 +12,7 @@
 #include "daemon/engine/recovery.h"
 #include "daemon/engine/removal.h"
 #include "daemon/engine/residency.h"
+#include "daemon/engine/shares.h"
 #include "daemon/engine/space.h"
 #include "daemon/engine/store_path.h"
 
@@ -22,7 +24,8 @@ class CacheEngine::Core {
   Core(const EngineOptions& options, const EngineDevices& devices, std::shared_ptr<const policy::PolicyTable> policy)
       : state(options, devices, std::move(policy)),
         residency(&state),
-        space(&state, &residency),
+        shares(&state),
+        space(&state, &residency, &shares),
         movement(&state, &residency, &space),
         load_path(&state, &residency, &space, &movement),
         store_path(&state, &residency, &space, &movement),
@@ -43,6 +46,7 @@ class CacheEngine::Core {
 
   EngineState state;
   Residency residency;
+  Shares shares;
   Space space;
   Movement movement;
   LoadPath load_path;
@@ -67,6 +71,7 @@ void CacheEngine::SetObserver(EngineObserver* observer) {
 
 void CacheEngine::ApplyPolicy(std::shared_ptr<const policy::PolicyTable> policy) {
   core_->state.ApplyPolicy(std::move(policy));
+  core_->shares.Pour();
   core_->state.WakeAll();
 }
 
@@ -117,6 +122,11 @@ void CacheEngine::Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone do
 
 void CacheEngine::Release(std::span<const Hold> holds) { core_->load_path.Release(holds); }
 
+bool CacheEngine::MayRenew(std::span<const Hold> holds) const {
+  return std::none_of(holds.begin(), holds.end(),
+                      [this](const Hold& hold) { return hold.in_place && core_->space.IsOwed(hold.entry); });
+}
+
 policy::Refusal CacheEngine::Pin(std::span<const Hold> blocks, int64_t until_wall_ms) {
   return core_->load_path.Pin(blocks, until_wall_ms);
 }
@@ -141,6 +151,9 @@ void CacheEngine::DropTenant(TenantId tenant, absl::AnyInvocable<void(absl::Stat
 
 void CacheEngine::Tick() {
   core_->movement.Tick();
+  core_->shares.Tick();
+  core_->space.Tick();
+  core_->store_path.AbortOverdue();
   core_->expiry.Tick();
   core_->removal.Tick();
   core_->TryEndDrain();

@@ -164,6 +164,9 @@ class CacheEngine {
   // a lease in place for each place, beside what the caller owed before.
   void Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone done);
   void Release(std::span<const Hold> holds);
+  // False when a block of it lies where another tenant's guarantee has to go: such a lease ends at its time, renewed or
+  // not (decision 0007).
+  bool MayRenew(std::span<const Hold> holds) const;
   // Keeps blocks resident until a wall-clock time, against eviction and TTL. kTenantLimit when the tenant's pinned
   // bytes would exceed its guarantee in DRAM + NVMe: a pin that cannot be kept is refused, not forgotten.
   policy::Refusal Pin(std::span<const Hold> blocks, int64_t until_wall_ms);

@@ -207,6 +207,30 @@ void EngineState::NoteDrop(TenantState& tenant, TierKind tier, policy::DropCause
   tally.last_taker = cause.taker;
 }
 
+namespace {
+uint64_t GhostKey(NamespaceId ns, const BlockKey& key) {
+  constexpr uint64_t kMix = 0x9E3779B97F4A7C15ull;
+  return key.Prefix64() + ns.value() * kMix;
+}
+}  // namespace
+
+void EngineState::NoteMisses(TenantState& tenant, NamespaceId ns, std::span<const BlockKey> keys,
+                             std::span<const EntryId> found) {
+  policy::GhostList& dram = tenant.shared(TierKind::kDram).ghosts;
+  policy::GhostList& nvme = tenant.shared(TierKind::kNvme).ghosts;
+  if (dram.empty() && nvme.empty()) return;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const bool in_dram = found[i].valid() && index.at(found[i]).resident(TierKind::kDram);
+    const bool on_nvme = found[i].valid() && index.at(found[i]).resident(TierKind::kNvme);
+    if (!in_dram) dram.Miss(GhostKey(ns, keys[i]));
+    if (!in_dram && !on_nvme) nvme.Miss(GhostKey(ns, keys[i]));
+  }
+}
+
+void EngineState::RememberLost(TenantState& tenant, TierKind tier, const index::Entry& entry) {
+  tenant.shared(tier).ghosts.Add(GhostKey(entry.ns, entry.key), SlotBytesOf(entry));
+}
+
 bool EngineState::MayPark(const TenantState& tenant) const {
   return waiting < kWaitingMax && tenant.waiters.size() < kWaitingPerTenantMax;
 }
@@ -250,6 +274,8 @@ EngineStats EngineState::Stats() const {
       tier_stats.guarantee_bytes = account.guarantee_bytes;
       tier_stats.peak_bytes = account.peak_bytes;
       tier_stats.overshoot_bytes = account.overshoot_bytes;
+      tier_stats.fair_share_bytes = tenant->shared(tier).share_bytes;
+      tier_stats.demand_bytes = tenant->shared(tier).demand_bytes;
     }
     if (tenant->memory_open) {
       copy.tiers[TierIndex(TierKind::kDram)].granted_empty_bytes = devices.dram->EmptyBytes(tenant->domain());

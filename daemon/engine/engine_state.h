@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "daemon/base/limits.h"
 #include "daemon/engine/cache_engine.h"
 #include "daemon/index/prefix_index.h"
+#include "daemon/policy/ghost_list.h"
 #include "daemon/policy/quota_ledger.h"
 #include "daemon/policy/tenant_orders.h"
 #include "daemon/tier/dram_tier.h"
@@ -40,12 +42,22 @@ class Waiter {
   virtual GroupId group() const { return GroupId::None(); }
 };
 
+// One tenant's part in the sharing of one tier (shares.h).
+struct TierSharing {
+  uint64_t share_bytes = 0, demand_bytes = 0;  // of the last water-filling
+  bool ran_out = false;                        // since then: had to evict its own, or was refused
+  policy::GhostList ghosts;
+  TenantId victim;          // who gives it space now
+  uint32_t stuck_tick = 0;  // when it last had nothing that could be taken: not asked again within that tick
+};
+
 struct TenantState {
   TenantId id;
   policy::TenantRules rules;
   tier::OwnerUidHash owner{};
   TenantStats stats;
   policy::TenantOrders orders;
+  std::array<TierSharing, kTierCount> sharing;
   std::deque<std::unique_ptr<Waiter>> waiters;
   absl::flat_hash_map<uint32_t, uint32_t> growing;  // slot bytes -> DRAM extents being populated
   uint32_t namespaces = 0;
@@ -66,6 +78,8 @@ struct TenantState {
   DomainId domain() const { return DomainId(id.value()); }
   policy::EvictionOrder& order(TierKind tier) { return *orders.tiers[TierIndex(tier)]; }
   policy::ReuseHistory* history() { return orders.history.get(); }  // nullptr when the orders learn nothing
+  TierSharing& shared(TierKind tier) { return sharing[TierIndex(tier)]; }
+  const TierSharing& shared(TierKind tier) const { return sharing[TierIndex(tier)]; }
 };
 
 struct NamespaceState {
@@ -81,6 +95,7 @@ struct Filling {
   EntryId entry;
   uint64_t shards_missing = 0;  // bit i: shard i is not committed yet
   uint64_t shards_taken = 0;    // bit i: some session reserved shard i
+  uint32_t since_tick = 0;
 };
 
 class EngineState {
@@ -129,6 +144,14 @@ class EngineState {
   void NoteRefusal(TenantState& tenant, TierKind tier, policy::Refusal reason, uint64_t bytes);
   void NoteDrop(TenantState& tenant, TierKind tier, policy::DropCause cause, uint64_t bytes);
 
+  // --- sharing
+  // Blocks of a lookup that are not in DRAM, or nowhere: those that were lost for want of space tell a tenant's demand.
+  void NoteMisses(TenantState& tenant, NamespaceId ns, std::span<const BlockKey> keys, std::span<const EntryId> found);
+  void RememberLost(TenantState& tenant, TierKind tier, const index::Entry& entry);
+  // Somebody takes space from others now: what becomes free is his first.
+  void NoteTaking(TierKind tier) { taking_tick[TierIndex(tier)] = NowTick(); }
+  bool SomebodyTakes(TierKind tier) const { return taking_tick[TierIndex(tier)] + 1 >= NowTick(); }
+
   // --- waiting
   // Lets waiting work of `tenant` go on, first come first served. Safe to call from anywhere; nested calls are folded.
   void Wake(TenantState& tenant);
@@ -156,6 +179,9 @@ class EngineState {
   absl::flat_hash_map<EntryId, uint32_t> pins;  // until tick
   // NVMe slots whose record is on its way to the catalog, with the generation that is being recorded.
   absl::flat_hash_map<SlotId, uint64_t> recording;
+
+  std::array<uint32_t, kTierCount> short_tenants{};  // at the last water-filling: demanded more than they had
+  std::array<uint32_t, kTierCount> taking_tick{};
 
   EngineObserver* observer = nullptr;
   uint64_t last_request = kFirstRequest;

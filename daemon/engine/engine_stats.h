@@ -17,11 +17,14 @@ struct TenantTierStats {
   uint64_t charged_bytes = 0, limit_bytes = 0, guarantee_bytes = 0, granted_empty_bytes = 0, peak_bytes = 0;
   uint64_t overshoot_bytes = 0;  // the most a charge ever took it above its limit: 0, or there is a bug
   uint64_t blocks = 0;
+  uint64_t fair_share_bytes = 0, demand_bytes = 0;  // what the rules would give it now, and what it could use
   std::array<policy::Tally, policy::kDropReasonCount> drops{};
   std::array<policy::Tally, policy::kRefusalCount> refusals{};
 
   uint64_t evictions() const { return CountOf(policy::IsEviction); }  // copies dropped for space
   uint64_t expirations() const { return CountOf(policy::IsExpiry); }  // copies dropped by TTL or maxAge
+  uint64_t borrowed_bytes() const { return charged_bytes > guarantee_bytes ? charged_bytes - guarantee_bytes : 0; }
+  uint64_t taken_by_others_bytes() const { return drop(policy::DropReason::kTakenByOther).bytes; }
   policy::Tally& drop(policy::DropReason reason) { return drops[static_cast<size_t>(reason)]; }
   const policy::Tally& drop(policy::DropReason reason) const { return drops[static_cast<size_t>(reason)]; }
   policy::Tally& refusal(policy::Refusal reason) { return refusals[static_cast<size_t>(reason)]; }

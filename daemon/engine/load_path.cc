@@ -53,6 +53,9 @@ LookupResult LoadPath::Lookup(NamespaceId ns, std::span<const BlockKey> keys, ui
       request != 0 || uint64_t{result.matched} * space.layout.tokens_per_block >= policy::kContinuingTokens;
   const auto phase = goes_on ? policy::SessionPhase::kContinuing : policy::SessionPhase::kNew;
   for (const BlockPlace& place : *places) residency_.Touch(place.entry, result.request, now_tick, phase);
+  size_t in_dram = 0;
+  while (in_dram < places->size() && (*places)[in_dram].tier == TierKind::kDram) ++in_dram;
+  state_.NoteMisses(state_.tenant(space.tenant), ns, keys.subspan(in_dram), std::span(found_).subspan(in_dram));
 
   TenantStats& stats = state_.tenant(space.tenant).stats;
   const uint64_t block_tokens = space.layout.tokens_per_block;

@@ -12,10 +12,11 @@ using index::Entry;
 
 Movement::Movement(EngineState* state, Residency* residency, Space* space)
     : state_(*state), residency_(*residency), space_(*space) {
-  space_.SetDemote([this](EntryId id) { return StartWrite(id, WriteReason::kDemotion); });
+  space_.SetDemote(
+      [this](EntryId id, policy::DropCause wanted_by) { return StartWrite(id, WriteReason::kDemotion, wanted_by); });
 }
 
-WriteStart Movement::StartWrite(EntryId id, WriteReason reason) {
+WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCause wanted_by) {
   Entry& entry = state_.index.at(id);
   TenantState& tenant = state_.TenantOf(entry);
   KV_CHECK(entry.state == BlockState::kCommitted && entry.resident(TierKind::kDram));
@@ -31,12 +32,12 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason) {
   }
   const std::span<const std::byte> payload(
       state_.devices.dram->DataOf(tenant.domain(), entry.copy(TierKind::kDram).slot), slot_bytes);
-  const bool queued =
-      state_.devices.nvme->Write(room.slot, state_.IdentityOf(id), state_.WallMsOfTick(entry.first_commit_tick),
-                                 state_.WallMsOfTick(entry.last_access_tick), payload,
-                                 [this, id, slot = room.slot, reason](absl::StatusOr<tier::BlockHeader> written) {
-                                   FinishWrite(id, slot, reason, std::move(written));
-                                 });
+  const bool queued = state_.devices.nvme->Write(
+      room.slot, state_.IdentityOf(id), state_.WallMsOfTick(entry.first_commit_tick),
+      state_.WallMsOfTick(entry.last_access_tick), payload,
+      [this, id, slot = room.slot, reason, wanted_by](absl::StatusOr<tier::BlockHeader> written) {
+        FinishWrite(id, slot, reason, wanted_by, std::move(written));
+      });
   if (!queued) {
     entry.writing = false;
     state_.devices.nvme->Give(tenant.domain(), room.slot);
@@ -50,7 +51,8 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason) {
   return WriteStart::kStarted;
 }
 
-void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, absl::StatusOr<tier::BlockHeader> written) {
+void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::DropCause wanted_by,
+                           absl::StatusOr<tier::BlockHeader> written) {
   Entry& entry = state_.index.at(id);
   TenantState& tenant = state_.TenantOf(entry);
   entry.writing = false;
@@ -67,12 +69,16 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, absl::St
   }
   // The space was wanted: it is given up whether the write went well or not, else a sick disk would wedge the tier
   // above it.
-  if (reason != WriteReason::kWriteThrough && residency_.Evictable(id, TierKind::kDram) &&
+  // For another tenant only while it still waits for that: an extent that has been given costs no block more.
+  const bool still_wanted = !wanted_by.taker.valid() || state_.devices.dram->LeavingSlots(tenant.domain()) > 0;
+  if (reason != WriteReason::kWriteThrough && still_wanted && residency_.Evictable(id, TierKind::kDram) &&
       entry.resident(TierKind::kDram) &&
       (reason == WriteReason::kDemotion || state_.Expired(entry, TierKind::kDram, state_.NowTick()))) {
     const bool for_space = reason == WriteReason::kDemotion;
-    residency_.DropCopy(id, TierKind::kDram, {for_space ? policy::DropReason::kOwnSpace : policy::DropReason::kIdle});
+    residency_.DropCopy(id, TierKind::kDram, for_space ? wanted_by : policy::DropCause(policy::DropReason::kIdle));
   }
+  // Before the tenant itself, who would fill the slot again that another one is owed.
+  if (wanted_by.taker.valid()) state_.Wake(state_.tenant(wanted_by.taker));
   state_.Wake(tenant);
 }
 

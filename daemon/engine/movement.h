@@ -27,7 +27,8 @@ class Movement {
   Movement(EngineState* state, Residency* residency, Space* space);
 
   // Starts writing a committed DRAM block to NVMe.
-  WriteStart StartWrite(EntryId id, WriteReason reason);
+  // `wanted_by`: why its DRAM copy goes when it is a demotion.
+  WriteStart StartWrite(EntryId id, WriteReason reason, policy::DropCause wanted_by = policy::DropReason::kOwnSpace);
 
   // Starts, or joins, the promotion of a block whose only copy is on NVMe. `slot` is a taken DRAM slot (None when
   // joining). False (nothing started, the slot is still the caller's) when the disk queue is full.
@@ -40,7 +41,8 @@ class Movement {
   void Tick();
 
  private:
-  void FinishWrite(EntryId id, SlotId slot, WriteReason reason, absl::StatusOr<tier::BlockHeader> written);
+  void FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::DropCause wanted_by,
+                   absl::StatusOr<tier::BlockHeader> written);
   void Record(const tier::CatalogRecord& record);
   void MarkDurable(const tier::CatalogRecord& record);
   void FinishRead(EntryId id, SlotId slot, absl::Status status);

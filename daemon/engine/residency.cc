@@ -140,6 +140,9 @@ bool Residency::GoesBefore(EntryId first, EntryId second, TierKind tier) const {
 bool Residency::AddLease(EntryId id) {
   Entry& entry = state_.index.at(id);
   if (entry.lease_count == kHoldsPerBlockMax) return false;
+  // Its extent is owed to another tenant, and has to become empty.
+  const SlotId slot = entry.copy(TierKind::kDram).slot;
+  if (slot.valid() && state_.devices.dram->IsLeaving(state_.TenantOf(entry).domain(), slot)) return false;
   if (entry.lease_count == 0) LeaveOrders(id);
   ++entry.lease_count;
   return true;
@@ -175,6 +178,7 @@ void Residency::SetCopy(EntryId id, TierKind tier, SlotId slot) {
   const EntryId parent = entry.parent;
   const bool parent_was_candidate = parent.valid() && IsCandidate(state_.index.at(parent), tier);
   state_.index.SetCopy(id, tier, slot);
+  if (tier == TierKind::kDram) state_.devices.dram->SetHolder(tenant.domain(), slot, id);
   ++tenant.stats.tiers[TierIndex(tier)].blocks;
   if (parent_was_candidate) tenant.order(tier).Remove(parent, TraitsOf(state_.index.at(parent)));
   if (IsCandidate(entry, tier)) tenant.order(tier).Insert(id, TraitsOf(entry));
@@ -215,6 +219,10 @@ void Residency::DropCopy(EntryId id, TierKind tier, policy::DropCause cause) {
   const bool retired = state_.ns(entry.ns).users == 0;
   if (retired && cause.reason == policy::DropReason::kOwnSpace) cause.reason = policy::DropReason::kRetired;
   state_.NoteDrop(tenant, tier, cause, state_.SlotBytesOf(entry));
+  const bool for_space = cause.reason == policy::DropReason::kOwnSpace ||
+                         cause.reason == policy::DropReason::kTakenByOther ||
+                         cause.reason == policy::DropReason::kOverLimit;
+  if (for_space) state_.RememberLost(tenant, tier, entry);
   ClearCopy(id, tier);
   // A retired block goes whatever it is worth: nothing is learnt from that.
   if (policy::IsEviction(cause.reason) && !retired) tenant.order(tier).Evicted(TraitsOf(entry));
@@ -279,6 +287,14 @@ bool Residency::Evictable(EntryId id, TierKind tier) const {
   }
   return false;
 }
+
+bool Residency::Relocatable(EntryId id) const {
+  if (!id.valid()) return false;
+  const Entry& entry = state_.index.at(id);
+  return entry.state == BlockState::kCommitted && entry.lease_count == 0 && !entry.writing && !entry.reading;
+}
+
+void Residency::Relocate(EntryId id, SlotId to) { state_.index.SetCopy(id, TierKind::kDram, to); }
 
 bool Residency::Movable(EntryId id) const {
   const Entry& entry = state_.index.at(id);

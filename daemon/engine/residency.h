@@ -51,6 +51,10 @@ class Residency {
   void EndLease(EntryId id);
   void SetPinned(EntryId id, bool pinned);
 
+  // May its DRAM copy lie elsewhere in the domain? Not while it is read in place, filled or moving; pinned or not.
+  bool Relocatable(EntryId id) const;
+  // It does now.
+  void Relocate(EntryId id, SlotId to);
   // May its copies change? Not while they are read in place, pinned or moving.
   bool Movable(EntryId id) const;
   // May the whole block go?

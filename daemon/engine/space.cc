@@ -20,7 +20,9 @@ uint64_t Space::Room(const TenantState& tenant, TierKind tier) const {
   const uint64_t used = state_.ledger.charged_bytes(tier) + state_.ledger.reclaiming_bytes(tier);
   const uint64_t capacity = state_.ledger.capacity_bytes(tier);
   const uint64_t by_limit = account.limit_bytes - std::min(account.limit_bytes, account.charged_bytes);
-  return std::min(by_limit, capacity - std::min(capacity, used));
+  const uint64_t room = std::min(by_limit, capacity - std::min(capacity, used));
+  // What was just taken from somebody is not there for everybody.
+  return state_.SomebodyTakes(tier) ? std::min(room, shares_.EntitledRoom(tenant, tier)) : room;
 }
 
 EntryId Space::Victim(TenantState& tenant, TierKind tier, uint64_t request) {
@@ -36,8 +38,12 @@ SpaceResult Space::TakeDram(TenantState& tenant, uint32_t slot_bytes, uint64_t r
     const SlotId slot = state_.devices.dram->Take(tenant.domain(), slot_bytes);
     if (slot.valid()) return {SpaceOutcome::kTaken, slot, Refusal::kNone};
     Step step = GrowDram(tenant, slot_bytes);
+    if (step == Step::kStuck) step = DropExpired(tenant, TierKind::kDram);
     if (step == Step::kStuck && GiveBackEmpty(tenant) > 0) step = Step::kRetry;
+    if (step == Step::kStuck && shares_.AboveCap(tenant, TierKind::kDram)) step = EvictDram(tenant, request, wanted);
+    if (step == Step::kStuck) step = TakeDramFromOthers(tenant, slot_bytes);
     if (step == Step::kStuck) step = EvictDram(tenant, request, wanted);
+    if (step == Step::kStuck && WaitsForGuarantee(tenant, slot_bytes)) step = Step::kWait;
     if (step == Step::kWait) return {SpaceOutcome::kWait, SlotId::None(), Refusal::kNone};
     if (step == Step::kStuck) break;
   }
@@ -47,7 +53,14 @@ SpaceResult Space::TakeDram(TenantState& tenant, uint32_t slot_bytes, uint64_t r
 Space::Step Space::GrowDram(TenantState& tenant, uint32_t slot_bytes) {
   if (tenant.growing[slot_bytes] > 0) return Step::kWait;
   if (tenant.grow_failed_tick == state_.NowTick()) return Step::kStuck;
-  const uint64_t growth_bytes = state_.devices.dram->GrowthBytes(slot_bytes, Room(tenant, TierKind::kDram));
+  // Up to the guarantee in extents that fit it: none is half guaranteed and half borrowed, unless a policy moved the
+  // line.
+  const tier::DramTier& dram = *state_.devices.dram;
+  const uint64_t room = Room(tenant, TierKind::kDram);
+  const policy::Account& account = state_.ledger.account(tenant.id, TierKind::kDram);
+  const uint64_t guaranteed = account.guarantee_bytes - std::min(account.guarantee_bytes, account.charged_bytes);
+  uint64_t growth_bytes = dram.GrowthBytes(slot_bytes, std::min(room, guaranteed));
+  if (growth_bytes == 0) growth_bytes = dram.GrowthBytes(slot_bytes, room);
   if (growth_bytes == 0) return Step::kStuck;
   auto charged = state_.ledger.TryCharge(tenant.id, TierKind::kDram, growth_bytes);
   if (charged.reason != Refusal::kNone) return Step::kStuck;
@@ -91,7 +104,7 @@ Space::Step Space::EvictDram(TenantState& tenant, uint64_t request, uint32_t wan
     const bool copy_below = state_.index.at(victim).resident(TierKind::kNvme);
     if (!copy_below && state_.NvmeUsable(tenant)) {
       if (tenant.demotions_under_way >= wanted) return Step::kWait;
-      const WriteStart start = demote_(victim);
+      const WriteStart start = demote_(victim, DropReason::kOwnSpace);
       if (start == WriteStart::kStarted) return Step::kRetry;
       if (start == WriteStart::kQueueFull && tenant.writes_under_way > 0) return Step::kWait;
     }
@@ -118,29 +131,60 @@ Refusal Space::DramRefusal(const TenantState& tenant, uint32_t slot_bytes) const
 }
 
 SpaceResult Space::TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t request) {
-  tier::NvmeTier& nvme = *state_.devices.nvme;
   for (uint32_t round = 0; round < kEvictionsPerReserveMax; ++round) {
-    const uint64_t growth = nvme.GrowthBytes(slot_bytes, Room(tenant, TierKind::kNvme));
-    if (growth > 0) {
-      auto charged = state_.ledger.TryCharge(tenant.id, TierKind::kNvme, growth);
-      KV_CHECK(charged.reason == Refusal::kNone);
-      absl::Status grown = absl::UnknownError("pending");
-      nvme.Grow(tenant.domain(), slot_bytes, growth, [&grown](absl::Status status) { grown = std::move(status); });
-      if (!grown.ok()) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kTierSick};
-      const SlotId slot = nvme.Take(tenant.domain(), slot_bytes);
-      KV_CHECK(slot.valid());
-      charged.charge.Settle();
-      return {SpaceOutcome::kTaken, slot, Refusal::kNone};
-    }
-    const EntryId victim = Victim(tenant, TierKind::kNvme, request);
-    if (!victim.valid()) break;
-    residency_.DropCopy(victim, TierKind::kNvme, DropReason::kOwnSpace);
+    SlotId slot;
+    Step step = GrowNvme(tenant, slot_bytes, &slot);
+    if (slot.valid()) return {SpaceOutcome::kTaken, slot, Refusal::kNone};
+    if (step == Step::kWait) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kTierSick};
+    if (step == Step::kStuck) step = DropExpired(tenant, TierKind::kNvme);
+    if (step == Step::kStuck && shares_.AboveCap(tenant, TierKind::kNvme)) step = EvictNvme(tenant, request);
+    if (step == Step::kStuck) step = TakeNvmeFromOthers(tenant, slot_bytes);
+    if (step == Step::kStuck) step = EvictNvme(tenant, request);
+    if (step == Step::kStuck) break;
   }
   const policy::Account& account = state_.ledger.account(tenant.id, TierKind::kNvme);
   const uint64_t slot_charge = slot_bytes + kNvmeHeaderBytes;
   if (account.limit_bytes < slot_charge) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kTooSmall};
   const bool limited = account.charged_bytes + slot_charge > account.limit_bytes;
   return {SpaceOutcome::kRefused, SlotId::None(), limited ? Refusal::kTenantLimit : Refusal::kCapacity};
+}
+
+// kWait: the device refused what the ledger and its free slots allow.
+Space::Step Space::GrowNvme(TenantState& tenant, uint32_t slot_bytes, SlotId* slot) {
+  tier::NvmeTier& nvme = *state_.devices.nvme;
+  const uint64_t growth = nvme.GrowthBytes(slot_bytes, Room(tenant, TierKind::kNvme));
+  if (growth == 0) return Step::kStuck;
+  auto charged = state_.ledger.TryCharge(tenant.id, TierKind::kNvme, growth);
+  KV_CHECK(charged.reason == Refusal::kNone);
+  absl::Status grown = absl::UnknownError("pending");
+  nvme.Grow(tenant.domain(), slot_bytes, growth, [&grown](absl::Status status) { grown = std::move(status); });
+  if (!grown.ok()) return Step::kWait;
+  *slot = nvme.Take(tenant.domain(), slot_bytes);
+  KV_CHECK(slot->valid());
+  charged.charge.Settle();
+  return Step::kRetry;
+}
+
+Space::Step Space::EvictNvme(TenantState& tenant, uint64_t request) {
+  const EntryId victim = Victim(tenant, TierKind::kNvme, request);
+  if (!victim.valid()) return Step::kStuck;
+  residency_.DropCopy(victim, TierKind::kNvme, DropReason::kOwnSpace);
+  return Step::kRetry;
+}
+
+// One block whose time is over and that a tick has not come to yet.
+Space::Step Space::DropExpired(TenantState& tenant, TierKind tier) {
+  const EntryId oldest = tenant.order(tier).Oldest();
+  if (!oldest.valid() || !residency_.Evictable(oldest, tier)) return Step::kStuck;
+  const index::Entry& entry = state_.index.at(oldest);
+  const uint32_t now_tick = state_.NowTick();
+  if (!state_.Expired(entry, tier, now_tick)) return Step::kStuck;
+  const bool over_age = state_.OverAge(entry, now_tick);
+  const bool moves_on = tier == TierKind::kDram && !entry.resident(TierKind::kNvme) && !over_age &&
+                        tenant.rules.on_expiry == policy::OnExpiry::kDemote && state_.NvmeUsable(tenant);
+  if (moves_on) return Step::kStuck;
+  residency_.DropCopy(oldest, tier, over_age ? DropReason::kMaxAge : DropReason::kIdle);
+  return Step::kRetry;
 }
 
 Refusal Space::MakeEntryRoom(TenantState& tenant, uint64_t request) {

@@ -1,7 +1,9 @@
-// Finds room for one slot: free slots first, then growth within the limit, then the tenant's own least valuable blocks.
-// Every byte is charged before it exists, and every refusal has a reason.
+// Finds room for one slot, in the order of the rule: free, expired, own blocks above the soft cap while someone is
+// short, space of the tenant furthest above what it is entitled to, own blocks, refused with a reason. Every byte is
+// charged before it exists. What is taken from others is in space_takeover.cc.
 // Confined to the engine loop.
-// Invariant: a block touched by the request that asks never leaves the cache to make room for it.
+// Invariants: a block touched by the request that asks never leaves the cache to make room for it; nobody is pushed
+// below its guarantee by another; nobody below its guarantee is refused while another holds what it borrowed.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +12,7 @@
 
 #include "daemon/engine/engine_state.h"
 #include "daemon/engine/residency.h"
+#include "daemon/engine/shares.h"
 
 namespace kvartal::engine {
 
@@ -30,9 +33,10 @@ enum class WriteStart : uint8_t {
 class Space {
  public:
   // Starts writing a block to NVMe because its DRAM is wanted.
-  using Demote = std::function<WriteStart(EntryId)>;
+  using Demote = std::function<WriteStart(EntryId, policy::DropCause)>;
 
-  Space(EngineState* state, Residency* residency) : state_(*state), residency_(*residency) {}
+  Space(EngineState* state, Residency* residency, Shares* shares)
+      : state_(*state), residency_(*residency), shares_(*shares) {}
   void SetDemote(Demote demote) { demote_ = std::move(demote); }
 
   // A DRAM slot. kWait: memory is being populated or punched, or victims are being written out; the tenant is woken
@@ -42,6 +46,11 @@ class Space {
   SpaceResult TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t request);
   // Room for one more index entry. kNone or kEntryCap.
   policy::Refusal MakeEntryRoom(TenantState& tenant, uint64_t request);
+
+  // Extents that nobody claims any more take new blocks again.
+  void Tick();
+  // Its DRAM copy lies in an extent that has to be emptied for another tenant.
+  bool IsOwed(EntryId id) const;
 
   // Gives empty DRAM extents of the tenant back to the node. The tenant is refunded at once; the bytes count against
   // the capacity until they are punched. Returns the bytes refunded.
@@ -54,14 +63,32 @@ class Space {
   enum class Step : uint8_t { kRetry, kWait, kStuck };
   Step GrowDram(TenantState& tenant, uint32_t slot_bytes);
   void EndGrowth(TenantState& tenant, uint32_t slot_bytes, uint64_t growth, const absl::Status& status);
+  Step DropExpired(TenantState& tenant, TierKind tier);
   Step EvictDram(TenantState& tenant, uint64_t request, uint32_t wanted);
   policy::Refusal DramRefusal(const TenantState& tenant, uint32_t slot_bytes) const;
+  Step GrowNvme(TenantState& tenant, uint32_t slot_bytes, SlotId* slot);
+  Step EvictNvme(TenantState& tenant, uint64_t request);
+
+  // --- from others
+  Step TakeDramFromOthers(TenantState& taker, uint32_t slot_bytes);
+  Step TakeNvmeFromOthers(TenantState& taker, uint32_t slot_bytes);
+  // Makes `victim` give one DRAM extent to the node. kStuck: it cannot now.
+  Step EmptyExtent(TenantState& victim, const TenantState& taker, policy::Claim claim);
+  bool ChooseExtent(TenantState& victim, policy::Claim claim, EntryId least_valuable);
+  // The next block that the victim loses: its least valuable leaf; when none may go, whatever lies in the extent that
+  // is leaving and is not read now.
+  EntryId NextToGiveUp(TenantState& victim, EntryId leaf);
+  Step GiveUp(TenantState& victim, EntryId id, const TenantState& taker);
+  // A guarantee is not refused while others hold what they borrowed: it waits for their leases.
+  bool WaitsForGuarantee(const TenantState& tenant, uint32_t slot_bytes) const;
+
   // What could be charged to the tenant now, limit and capacity both considered.
   uint64_t Room(const TenantState& tenant, TierKind tier) const;
   EntryId Victim(TenantState& tenant, TierKind tier, uint64_t request);
 
   EngineState& state_;
   Residency& residency_;
+  Shares& shares_;
   Demote demote_;
   // Charges of extents being populated. They live here, not with the memory thread: a populate may outlive the engine.
   absl::flat_hash_map<uint64_t, policy::Charge> growing_;

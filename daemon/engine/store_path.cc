@@ -127,7 +127,7 @@ class StorePath::Operation : public Waiter {
     const ReservationId reservation(++state_.last_reservation);
     const uint32_t shards = state_.ns(ns_).layout.shard_count;
     const uint64_t all = shards == 64 ? ~uint64_t{0} : (uint64_t{1} << shards) - 1;
-    state_.fillings[reservation] = {group_, id, all, uint64_t{1} << shard_};
+    state_.fillings[reservation] = {group_, id, all, uint64_t{1} << shard_, state_.NowTick()};
     state_.filling_by_entry[id] = reservation;
     state_.fillings_by_group[group_].insert(reservation);
     AddSlot(id, reservation);
@@ -250,6 +250,18 @@ bool StorePath::Abort(GroupId group, ReservationId reservation) {
   ++tenant.stats.blocks_aborted;
   state_.Wake(tenant);
   return true;
+}
+
+void StorePath::AbortOverdue() {
+  std::vector<std::pair<ReservationId, GroupId>> overdue;
+  for (const auto& [reservation, filling] : state_.fillings) {
+    const Entry& entry = state_.index.at(filling.entry);
+    const bool owed = state_.devices.dram->IsLeaving(state_.TenantOf(entry).domain(), entry.copy(TierKind::kDram).slot);
+    if (owed && state_.NowTick() - filling.since_tick >= kFillTicksMax)
+      overdue.emplace_back(reservation, filling.group);
+  }
+  std::sort(overdue.begin(), overdue.end());
+  for (const auto& [reservation, group] : overdue) Abort(group, reservation);
 }
 
 size_t StorePath::AbortGroup(GroupId group) {

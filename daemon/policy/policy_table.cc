@@ -280,11 +280,12 @@ absl::StatusOr<std::shared_ptr<const PolicyTable>> PolicyTable::Build(const std:
   return FromRules(std::move(rules), capacity);
 }
 
-std::shared_ptr<const PolicyTable> PolicyTable::FromRules(std::vector<TenantRules> rules,
-                                                          const NodeCapacity& capacity) {
+std::shared_ptr<const PolicyTable> PolicyTable::FromRules(std::vector<TenantRules> rules, const NodeCapacity& capacity,
+                                                          uint32_t soft_cap_percent) {
   std::shared_ptr<PolicyTable> table(new PolicyTable());
   table->tenants_ = std::move(rules);
   table->capacity_ = capacity;
+  table->soft_cap_percent_ = soft_cap_percent;
   table->version_ = VersionOf(table->tenants_);
   for (size_t i = 0; i < table->tenants_.size(); ++i) {
     const TenantRules& tenant = table->tenants_[i];

@@ -24,6 +24,7 @@ DramExtent::DramExtent(const AddressRange& range, uint32_t slot_bytes)
       slot_count_(static_cast<uint32_t>(range.bytes / slot_bytes)),
       free_count_(slot_count_),
       free_bits_(WordsFor(slot_count_)),
+      holders_(slot_count_),
       word_bits_(WordsFor(WordsFor(slot_count_))) {
   KV_CHECK(slot_count_ > 0);
   SetFirst(&free_bits_, slot_count_);
@@ -42,15 +43,30 @@ uint64_t DramExtent::Take() {
   return range_.offset + uint64_t{slot} * slot_bytes_;
 }
 
-void DramExtent::Give(uint64_t offset) {
+uint32_t DramExtent::IndexOf(uint64_t offset) const {
   KV_CHECK(offset >= range_.offset && (offset - range_.offset) % slot_bytes_ == 0);
   const uint64_t slot = (offset - range_.offset) / slot_bytes_;
   KV_CHECK(slot < slot_count_);
-  const auto index = static_cast<uint32_t>(slot);
+  return static_cast<uint32_t>(slot);
+}
+
+std::vector<std::pair<uint64_t, EntryId>> DramExtent::Taken() const {
+  std::vector<std::pair<uint64_t, EntryId>> taken;
+  taken.reserve(slot_count_ - free_count_);
+  for (uint32_t index = 0; index < slot_count_; ++index) {
+    if ((free_bits_[index / kWordBits] & BitOf(index)) != 0) continue;
+    taken.emplace_back(range_.offset + uint64_t{index} * slot_bytes_, holders_[index]);
+  }
+  return taken;
+}
+
+void DramExtent::Give(uint64_t offset) {
+  const uint32_t index = IndexOf(offset);
   const uint32_t word = index / kWordBits;
   KV_CHECK((free_bits_[word] & BitOf(index)) == 0);
   free_bits_[word] |= BitOf(index);
   word_bits_[word / kWordBits] |= BitOf(word);
+  holders_[index] = EntryId::None();
   ++free_count_;
 }
 

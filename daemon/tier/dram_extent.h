@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "daemon/base/ids.h"
 #include "daemon/tier/address_ranges.h"
 
 namespace kvartal::tier {
@@ -25,12 +27,20 @@ class DramExtent {
   // REQUIRES: `offset` is a taken slot's.
   void Give(uint64_t offset);
 
+  // What a taken slot holds; a slot that is given forgets it.
+  void SetHolder(uint64_t offset, EntryId holder) { holders_[IndexOf(offset)] = holder; }
+  // Taken slots with their holders, None where nobody set one.
+  std::vector<std::pair<uint64_t, EntryId>> Taken() const;
+
  private:
+  uint32_t IndexOf(uint64_t offset) const;
+
   const AddressRange range_;
   const uint32_t slot_bytes_;
   const uint32_t slot_count_;
   uint32_t free_count_;
   std::vector<uint64_t> free_bits_;  // one a slot
+  std::vector<EntryId> holders_;     // by slot
   std::vector<uint64_t> word_bits_;  // one a word of free_bits_ that is not 0: 4096 slots a word
 };
 

@@ -67,6 +67,8 @@ struct DramTier::Domain {
   std::vector<DramExtent*> by_unit;        // by offset / kExtentAlignBytes
   std::map<uint32_t, OpenExtents> open;    // by slot size: extents with a free slot
   std::map<uint64_t, DramExtent*> empty;   // by offset
+  DramExtent* leaving = nullptr;           // being emptied, and not open meanwhile
+  uint64_t leaving_cursor = 0;             // where the next search among full extents begins
   uint64_t granted_bytes = 0, empty_bytes = 0;
   uint64_t growing_bytes = 0, reclaiming_bytes = 0;
   uint64_t stray_seen_bytes = 0;  // at the last look
@@ -211,9 +213,11 @@ void DramTier::RemoveExtent(Domain* domain, DramExtent* extent) {
   for (uint64_t at = range.offset; at < range.offset + range.bytes; at += kExtentAlignBytes) {
     domain->by_unit[at / kExtentAlignBytes] = nullptr;
   }
-  auto open = domain->open.find(extent->slot_bytes());
-  open->second.erase(extent);
-  if (open->second.empty()) domain->open.erase(open);
+  if (domain->leaving == extent) domain->leaving = nullptr;
+  if (auto open = domain->open.find(extent->slot_bytes()); open != domain->open.end()) {
+    open->second.erase(extent);
+    if (open->second.empty()) domain->open.erase(open);
+  }
   domain->empty.erase(range.offset);
   domain->empty_bytes -= range.bytes;
   domain->granted_bytes -= range.bytes;
@@ -245,13 +249,17 @@ void DramTier::Give(DomainId id, SlotId slot) {
   KV_CHECK(extent != nullptr);
   // First of all: from here on a reader that copied this slot finds that its copy does not count.
   domain.arena->generations()[slot.value()].fetch_add(1, std::memory_order_seq_cst);
-  Domain::OpenExtents& extents = domain.open[extent->slot_bytes()];
-  auto place = extent->free_count() > 0 ? extents.extract(extent) : Domain::OpenExtents::node_type();
-  extent->Give(OffsetOf(slot));
-  if (place.empty()) {
-    extents.insert(extent);
+  if (extent == domain.leaving) {
+    extent->Give(OffsetOf(slot));
   } else {
-    extents.insert(std::move(place));
+    Domain::OpenExtents& extents = domain.open[extent->slot_bytes()];
+    auto place = extent->free_count() > 0 ? extents.extract(extent) : Domain::OpenExtents::node_type();
+    extent->Give(OffsetOf(slot));
+    if (place.empty()) {
+      extents.insert(extent);
+    } else {
+      extents.insert(std::move(place));
+    }
   }
   if (extent->empty()) {
     domain.empty.emplace(extent->range().offset, extent);
@@ -329,6 +337,94 @@ void DramTier::EndReclaim(Reclaim* reclaim, const absl::Status& status) {
   const std::shared_ptr<absl::AnyInvocable<void()>> ended = std::move(reclaim->ended);
   StartReclaims();
   if (ended.use_count() == 1) (*ended)();
+}
+
+void DramTier::SetHolder(DomainId id, SlotId slot, EntryId holder) {
+  Find(id).ExtentAt(OffsetOf(slot))->SetHolder(OffsetOf(slot), holder);
+}
+
+// A bounded look around: where `near` lies, the emptiest of each slot size, and full ones in turn.
+std::vector<DramExtent*> DramTier::LeavingCandidates(Domain* domain, SlotId near) {
+  std::vector<DramExtent*> candidates;
+  if (near.valid()) candidates.push_back(domain->ExtentAt(OffsetOf(near)));
+  for (const auto& [slot_bytes, extents] : domain->open) {
+    for (auto it = extents.rbegin(); it != extents.rend() && candidates.size() < kLeavingProbesMax; ++it) {
+      candidates.push_back(*it);
+    }
+  }
+  auto it = domain->extents.lower_bound(domain->leaving_cursor);
+  for (size_t looked = 0; looked < std::min(domain->extents.size(), kLeavingProbesMax); ++looked) {
+    if (it == domain->extents.end()) it = domain->extents.begin();
+    candidates.push_back(&it->second);
+    domain->leaving_cursor = (it++)->first + 1;
+  }
+  return candidates;
+}
+
+bool DramTier::StartLeaving(DomainId id, uint64_t at_most_bytes, SlotId near, MayMove may_move) {
+  Domain& domain = Find(id);
+  KV_CHECK(domain.leaving == nullptr);
+  DramExtent* best = nullptr;
+  std::pair<size_t, size_t> best_cost;
+  for (DramExtent* extent : LeavingCandidates(&domain, near)) {
+    if (extent->range().bytes > at_most_bytes) continue;
+    const auto taken = extent->Taken();
+    const auto fixed =
+        std::count_if(taken.begin(), taken.end(), [&](const auto& slot) { return !may_move(slot.second); });
+    const std::pair<size_t, size_t> cost(fixed, taken.size());
+    if (best == nullptr || cost < best_cost) {
+      best = extent;
+      best_cost = cost;
+    }
+  }
+  if (best == nullptr) return false;
+  if (auto open = domain.open.find(best->slot_bytes()); open != domain.open.end()) {
+    open->second.erase(best);
+    if (open->second.empty()) domain.open.erase(open);
+  }
+  domain.leaving = best;
+  return true;
+}
+
+void DramTier::StopLeaving(DomainId id) {
+  Domain& domain = Find(id);
+  DramExtent* const extent = std::exchange(domain.leaving, nullptr);
+  if (extent != nullptr && extent->free_count() > 0) domain.open[extent->slot_bytes()].insert(extent);
+}
+
+uint32_t DramTier::LeavingSlots(DomainId id) const {
+  const DramExtent* const extent = Find(id).leaving;
+  return extent == nullptr ? 0 : extent->slot_count() - extent->free_count();
+}
+
+std::vector<EntryId> DramTier::LeavingHolders(DomainId id) const {
+  std::vector<EntryId> holders;
+  const DramExtent* const extent = Find(id).leaving;
+  if (extent == nullptr) return holders;
+  for (const auto& [offset, holder] : extent->Taken()) holders.push_back(holder);
+  return holders;
+}
+
+bool DramTier::IsLeaving(DomainId id, SlotId slot) const {
+  const Domain& domain = Find(id);
+  return domain.leaving != nullptr && domain.ExtentAt(OffsetOf(slot)) == domain.leaving;
+}
+
+void DramTier::MoveOut(DomainId id, MayMove may_move, absl::FunctionRef<void(EntryId, SlotId to)> moved) {
+  Domain& domain = Find(id);
+  DramExtent* const extent = domain.leaving;
+  if (extent == nullptr) return;
+  const auto open = domain.open.find(extent->slot_bytes());
+  if (open == domain.open.end() || open->second.empty()) return;
+  for (const auto& [offset, holder] : extent->Taken()) {
+    if (!may_move(holder)) continue;
+    const SlotId to = Take(id, extent->slot_bytes());
+    if (!to.valid()) return;
+    domain.arena->Copy(offset, OffsetOf(to), extent->slot_bytes());
+    SetHolder(id, to, holder);
+    moved(holder, to);
+    Give(id, SlotId(static_cast<uint32_t>(offset / kSlotAlignBytes)));
+  }
 }
 
 uint64_t DramTier::EmptyBytes(DomainId id) const { return Find(id).empty_bytes; }

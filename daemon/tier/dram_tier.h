@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "daemon/device/host_memory.h"
 #include "daemon/tier/address_ranges.h"
 #include "daemon/tier/dram_extent.h"
@@ -54,6 +55,23 @@ class DramTier : public Tier {
   std::byte* DataOf(DomainId domain, SlotId slot) const;
   uint32_t GenerationOf(DomainId domain, SlotId slot) const;
 
+  // --- emptying one extent of a domain that has to give it up: it takes nothing new, and what may move moves out of it
+  // What a taken slot holds, so that it can be asked about.
+  void SetHolder(DomainId domain, SlotId slot, EntryId holder);
+  using MayMove = absl::FunctionRef<bool(EntryId)>;
+  // Chooses the extent of at most `at_most_bytes` that is easiest to empty: fewest slots that may not move, then fewest
+  // taken; `near` (may be None) is a slot whose extent is looked at first. False: none is that small.
+  bool StartLeaving(DomainId domain, uint64_t at_most_bytes, SlotId near, MayMove may_move);
+  // It takes new blocks again.
+  void StopLeaving(DomainId domain);
+  // Taken slots of the extent that is leaving; 0 when none is.
+  uint32_t LeavingSlots(DomainId domain) const;
+  bool IsLeaving(DomainId domain, SlotId slot) const;
+  // What those slots hold, None where nobody set a holder.
+  std::vector<EntryId> LeavingHolders(DomainId domain) const;
+  // Moves blocks out of it, into free slots of the domain, bytes included. `moved` hears of each.
+  void MoveOut(DomainId domain, MayMove may_move, absl::FunctionRef<void(EntryId, SlotId to)> moved);
+
   // Looks for bytes that clients faulted into holes (allocated beyond what was granted) and punches them, a part of the
   // addresses at a time; punches that failed are tried again. Returns the stray bytes not told before, so that the sum
   // over all calls is what was seen. Called from a tick.
@@ -73,6 +91,7 @@ class DramTier : public Tier {
   void EndGrow(Growth* growth, absl::Status status);
   void AddExtent(Domain* domain, const AddressRange& range, uint32_t slot_bytes);
   void RemoveExtent(Domain* domain, DramExtent* extent);
+  static std::vector<DramExtent*> LeavingCandidates(Domain* domain, SlotId near);
   void Queue(Reclaim reclaim);
   void StartReclaims();
   void EndReclaim(Reclaim* reclaim, const absl::Status& status);

@@ -11,6 +11,7 @@ namespace kvartal::attach {
 namespace {
 
 constexpr int64_t kLeaseNs = 10'000;
+constexpr auto kAll = [](const Lease&) { return true; };
 
 class LeaseTableTest : public ::testing::Test {
  protected:
@@ -88,9 +89,19 @@ TEST_F(LeaseTableTest, ExpiresWhatWasNotRenewed) {
   EXPECT_EQ(table_.Find(forgotten), nullptr);
   EXPECT_NE(table_.Find(renewed), nullptr);
   EXPECT_NE(table_.Find(appended), nullptr);
-  EXPECT_EQ(table_.RenewAll(12'000), 2u);
+  EXPECT_EQ(table_.RenewAll(12'000, kAll), 2u);
   EXPECT_EQ(table_.Expire(21'999, 100, Sink()).leases, 0u);
   EXPECT_EQ(table_.Expire(22'000, 100, Sink()).leases, 2u);
+}
+
+TEST_F(LeaseTableTest, WhatMayNotBeRenewedEndsAtItsTime) {
+  const LeaseId first = Make(1, 1), owed = Make(2, 1), last = Make(3, 1);
+  EXPECT_EQ(table_.RenewAll(5'000, [&](const Lease& lease) { return lease.id != owed; }), 2u);
+  table_.Append(table_.Find(owed), Places(4, 1), 6'000, /*renew=*/false);
+  EXPECT_EQ(table_.Expire(kLeaseNs, 100, Sink()).leases, 1u);
+  EXPECT_EQ(given_back_, (std::vector<uint32_t>{2, 4}));
+  EXPECT_NE(table_.Find(first), nullptr);
+  EXPECT_NE(table_.Find(last), nullptr);
 }
 
 TEST_F(LeaseTableTest, ExpiryIsBoundedAndAnEndedLeaseIsGoneAtOnce) {
@@ -99,7 +110,7 @@ TEST_F(LeaseTableTest, ExpiryIsBoundedAndAnEndedLeaseIsGoneAtOnce) {
   EXPECT_EQ(first.leases, 1u);
   EXPECT_EQ(first.blocks, 4u);
   EXPECT_EQ(table_.Find(big), nullptr);
-  EXPECT_EQ(table_.RenewAll(kLeaseNs), 0u) << "it cannot be brought back";
+  EXPECT_EQ(table_.RenewAll(kLeaseNs, kAll), 0u) << "it cannot be brought back";
   const LeaseTable::Expired second = table_.Expire(kLeaseNs, 100, Sink());
   EXPECT_EQ(second.leases, 0u) << "counted once";
   EXPECT_EQ(second.blocks, 6u);

@@ -91,14 +91,14 @@ class EngineTest : public ::testing::Test, public EngineObserver {
 
   std::shared_ptr<const policy::PolicyTable> Table() const {
     policy::NodeCapacity capacity;
-    capacity.bytes[TierIndex(TierKind::kDram)] = kTestDramBytes;
-    capacity.bytes[TierIndex(TierKind::kNvme)] = disk_ != nullptr ? kTestNvmeBytes : 0;
+    capacity.bytes[TierIndex(TierKind::kDram)] = dram_bytes_;
+    capacity.bytes[TierIndex(TierKind::kNvme)] = disk_ != nullptr ? nvme_capacity_bytes_ : 0;
     return policy::PolicyTable::FromRules(rules_, capacity);
   }
 
   void Boot() {
     memory_ = std::make_unique<testing::FakeMemory>(executor_.get());
-    dram_ = std::make_unique<tier::DramTier>(memory_.get(), kTestDramBytes);
+    dram_ = std::make_unique<tier::DramTier>(memory_.get(), dram_bytes_);
     EngineDevices devices{.clock = &clock_, .dram = dram_.get()};
     if (disk_ != nullptr) {
       auto file = testing::FakeBlockFile::Open(disk_, executor_.get());
@@ -245,6 +245,8 @@ class EngineTest : public ::testing::Test, public EngineObserver {
   std::unique_ptr<testing::FakeCatalog> catalog_;
   std::unique_ptr<CacheEngine> engine_;
   std::vector<policy::TenantRules> rules_;
+  uint64_t dram_bytes_ = kTestDramBytes;  // set before Start
+  uint64_t nvme_capacity_bytes_ = kTestNvmeBytes;
   std::vector<ReservationId> durable_;
   uint64_t granted_bytes_ = 0;
   int boots_ = 0;

@@ -1,0 +1,149 @@
+// Space that one tenant is entitled to and another one holds.
+//
+// A DRAM extent belongs to one tenant, so a victim has to empty one. It gives up its least valuable blocks, wherever
+// they lie, and what is left in the extent that is easiest to empty moves into their slots: a victim loses by value,
+// never by place, and an extent needs no luck to become empty. Only blocks that are read, filled or written now cannot
+// move; the extent takes no new block and grants no new lease, so it empties when those end.
+#include <algorithm>
+
+#include "daemon/base/check.h"
+#include "daemon/engine/space.h"
+
+namespace kvartal::engine {
+
+using policy::Claim;
+using policy::DropCause;
+using policy::DropReason;
+
+namespace {
+constexpr uint64_t kNoRequest = 0;
+constexpr uint64_t kAnySize = UINT64_MAX;
+// What a tenant of `slot_bytes` grows by at least.
+uint64_t LeastDramBytes(uint32_t slot_bytes) { return RoundUp(slot_bytes, kExtentAlignBytes); }
+}  // namespace
+
+Space::Step Space::TakeDramFromOthers(TenantState& taker, uint32_t slot_bytes) {
+  const uint64_t least_bytes = LeastDramBytes(slot_bytes);
+  const policy::Account& account = state_.ledger.account(taker.id, TierKind::kDram);
+  if (account.charged_bytes + least_bytes > account.limit_bytes) return Step::kStuck;
+  if (taker.grow_failed_tick == state_.NowTick()) return Step::kStuck;
+  shares_.NoteRanOut(taker, TierKind::kDram);
+  const Claim claim = shares_.ClaimOf(taker, TierKind::kDram, least_bytes);
+  if (claim == Claim::kNone) return Step::kStuck;
+  state_.NoteTaking(TierKind::kDram);
+  // An extent is on its way.
+  if (state_.ledger.reclaiming_bytes(TierKind::kDram) > 0) return Step::kWait;
+  while (TenantState* victim = shares_.Victim(taker, TierKind::kDram, claim)) {
+    const Step step = EmptyExtent(*victim, taker, claim);
+    if (step != Step::kStuck) return step;
+    shares_.NoteStuck(taker, *victim, TierKind::kDram);
+  }
+  return Step::kStuck;
+}
+
+Space::Step Space::EmptyExtent(TenantState& victim, const TenantState& taker, Claim claim) {
+  tier::DramTier& dram = *state_.devices.dram;
+  if (!victim.memory_open) return Step::kStuck;
+  for (uint32_t round = 0; round < kEvictionsPerReserveMax; ++round) {
+    if (GiveBackEmpty(victim) > 0) return Step::kRetry;
+    const EntryId leaf = Victim(victim, TierKind::kDram, kNoRequest);
+    if (dram.LeavingSlots(victim.domain()) == 0 && !ChooseExtent(victim, claim, leaf)) return Step::kStuck;
+    dram.MoveOut(
+        victim.domain(), [this](EntryId id) { return residency_.Relocatable(id); },
+        [this](EntryId id, SlotId to) { residency_.Relocate(id, to); });
+    if (dram.LeavingSlots(victim.domain()) == 0) continue;
+    const EntryId given_up = NextToGiveUp(victim, leaf);
+    const Step step = given_up.valid() ? GiveUp(victim, given_up, taker) : Step::kStuck;
+    if (step == Step::kStuck && victim.writes_under_way > 0) return Step::kWait;
+    if (step != Step::kRetry) return step;
+  }
+  return Step::kStuck;
+}
+
+// None that would leave the victim without what it is guaranteed, in whole extents; for a guarantee any at all, when
+// there is no such one: a policy may have moved the line into the middle of an extent.
+bool Space::ChooseExtent(TenantState& victim, Claim claim, EntryId least_valuable) {
+  tier::DramTier& dram = *state_.devices.dram;
+  const policy::Account& account = state_.ledger.account(victim.id, TierKind::kDram);
+  const SlotId near =
+      least_valuable.valid() ? state_.index.at(least_valuable).copy(TierKind::kDram).slot : SlotId::None();
+  const auto may_move = [this](EntryId id) { return residency_.Relocatable(id); };
+  const uint64_t borrowed = account.charged_bytes - std::min(account.charged_bytes, account.guarantee_bytes);
+  if (dram.StartLeaving(victim.domain(), borrowed + kExtentAlignBytes - 1, near, may_move)) return true;
+  return claim == Claim::kGuarantee && dram.StartLeaving(victim.domain(), kAnySize, near, may_move);
+}
+
+// A victim that reads all its leaves for ever must not hold what lies above them. Such blocks have descendants that
+// stay: they are found again once the block is. A pinned or held block stays in the cache, not in this tier.
+EntryId Space::NextToGiveUp(TenantState& victim, EntryId leaf) {
+  if (leaf.valid()) return leaf;
+  EntryId deepest;
+  for (const EntryId id : state_.devices.dram->LeavingHolders(victim.domain())) {
+    if (!residency_.Relocatable(id)) continue;
+    const index::Entry& entry = state_.index.at(id);
+    const bool may_go =
+        entry.resident(TierKind::kNvme) || residency_.Evictable(id, TierKind::kDram) || state_.NvmeUsable(victim);
+    if (may_go && (!deepest.valid() || entry.depth > state_.index.at(deepest).depth)) deepest = id;
+  }
+  return deepest;
+}
+
+// What is not below yet is written there first; a Basic tenant's blocks are not worth the disk's time now.
+Space::Step Space::GiveUp(TenantState& victim, EntryId id, const TenantState& taker) {
+  const DropCause cause(DropReason::kTakenByOther, taker.id);
+  const bool below = state_.index.at(id).resident(TierKind::kNvme);
+  const bool may_drop = below || residency_.Evictable(id, TierKind::kDram);
+  const bool worth_writing = victim.rules.sla != policy::SlaTier::kBasic || !may_drop;
+  if (!below && worth_writing && state_.NvmeUsable(victim)) {
+    if (victim.demotions_under_way >= state_.devices.dram->LeavingSlots(victim.domain())) return Step::kWait;
+    const WriteStart start = demote_(id, cause);
+    if (start == WriteStart::kStarted) return Step::kRetry;
+    if (start == WriteStart::kQueueFull && victim.writes_under_way > 0) return Step::kWait;
+  }
+  if (!may_drop) return Step::kStuck;
+  residency_.DropCopy(id, TierKind::kDram, cause);
+  return Step::kRetry;
+}
+
+bool Space::WaitsForGuarantee(const TenantState& tenant, uint32_t slot_bytes) const {
+  if (tenant.grow_failed_tick == state_.NowTick()) return false;
+  const Claim claim = shares_.ClaimOf(tenant, TierKind::kDram, LeastDramBytes(slot_bytes));
+  return claim == Claim::kGuarantee && shares_.Owed(tenant, TierKind::kDram, claim);
+}
+
+void Space::Tick() {
+  if (state_.SomebodyTakes(TierKind::kDram)) return;
+  for (auto& tenant : state_.tenants) {
+    if (tenant->memory_open) state_.devices.dram->StopLeaving(tenant->domain());
+  }
+}
+
+bool Space::IsOwed(EntryId id) const {
+  const index::Entry& entry = state_.index.at(id);
+  if (!entry.resident(TierKind::kDram)) return false;
+  return state_.devices.dram->IsLeaving(state_.TenantOf(entry).domain(), entry.copy(TierKind::kDram).slot);
+}
+
+// On NVMe the slot is the unit: one block of the victim for one of the taker. Free bytes that no segment has in this
+// slot size are made by the taker's own blocks, not by others'.
+Space::Step Space::TakeNvmeFromOthers(TenantState& taker, uint32_t slot_bytes) {
+  const uint64_t least_bytes = slot_bytes + kNvmeHeaderBytes;
+  const policy::Account& account = state_.ledger.account(taker.id, TierKind::kNvme);
+  if (account.charged_bytes + least_bytes > account.limit_bytes) return Step::kStuck;
+  shares_.NoteRanOut(taker, TierKind::kNvme);
+  if (Room(taker, TierKind::kNvme) >= least_bytes) return Step::kStuck;
+  const Claim claim = shares_.ClaimOf(taker, TierKind::kNvme, least_bytes);
+  if (claim == Claim::kNone) return Step::kStuck;
+  state_.NoteTaking(TierKind::kNvme);
+  while (TenantState* victim = shares_.Victim(taker, TierKind::kNvme, claim)) {
+    const EntryId leaf = Victim(*victim, TierKind::kNvme, kNoRequest);
+    if (leaf.valid()) {
+      residency_.DropCopy(leaf, TierKind::kNvme, DropCause(DropReason::kTakenByOther, taker.id));
+      return Step::kRetry;
+    }
+    shares_.NoteStuck(taker, *victim, TierKind::kNvme);
+  }
+  return Step::kStuck;
+}
+
+}  // namespace kvartal::engine

@@ -1,0 +1,301 @@
+// Space between tenants: borrowed while idle, given back on demand, guarantees kept whatever lies where and whoever
+// reads it.
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace kvartal::engine {
+namespace {
+
+using policy::DropReason;
+using policy::Refusal;
+using policy::SlaTier;
+
+constexpr uint64_t kAll = kTestDramBytes;
+constexpr size_t kAllBlocks = kAll / kTestBlockBytes;
+constexpr size_t kHalfBlocks = kAllBlocks / 2;
+
+policy::TenantRules Sharing(const std::string& name, uint64_t guarantee, uint64_t nvme_limit = 0) {
+  auto rules = Rules(name, kAll, nvme_limit);
+  rules.tier(TierKind::kDram).guarantee_bytes = guarantee;
+  return rules;
+}
+
+class SharingTest : public EngineTest {
+ protected:
+  uint64_t Charged(const std::string& tenant) const { return TierStatsOf(tenant, TierKind::kDram).charged_bytes; }
+  uint64_t TakenFrom(const std::string& tenant) const {
+    return TierStatsOf(tenant, TierKind::kDram).drop(DropReason::kTakenByOther).count;
+  }
+  uint64_t Evictions(const std::string& tenant) const { return TierStatsOf(tenant, TierKind::kDram).evictions(); }
+
+  // Starts a Reserve that may wait.
+  void StartReserve(NamespaceId ns, const std::vector<BlockKey>& keys, GroupId group = kGroup) {
+    answer_.reset();
+    engine_->Reserve({.group = group, .ns = ns, .keys = keys},
+                     [this](std::vector<ReservedBlock> blocks) { answer_ = std::move(blocks); });
+    Pump();
+  }
+
+  std::vector<BlockPlace> Lease(NamespaceId ns, const std::vector<BlockKey>& keys) {
+    std::vector<BlockPlace> places;
+    engine_->Lookup(ns, keys, 0, 0, &places);
+    return places;
+  }
+
+  std::optional<std::vector<ReservedBlock>> answer_;
+};
+
+TEST_F(SharingTest, IdleSpaceIsBorrowedAndGivenBackAtOnce) {
+  Start({Sharing("a/p", kAll / 2), Sharing("b/p", kAll / 2)}, 0);
+  const NamespaceId a = Open("a/p"), b = Open("b/p");
+  ASSERT_EQ(Store("a/p", a, Chain(1, kAllBlocks)), kAllBlocks) << "nobody else wants it";
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).borrowed_bytes(), kAll / 2);
+  ASSERT_EQ(Store("b/p", b, Chain(5000, kHalfBlocks)), kHalfBlocks);
+  EXPECT_EQ(Charged("a/p"), kAll / 2);
+  EXPECT_EQ(Matched(a, Chain(1, kAllBlocks)), kHalfBlocks) << "the tail of the chain went, not its middle";
+  EXPECT_EQ(Matched(b, Chain(5000, kHalfBlocks)), kHalfBlocks);
+  const policy::Tally& taken = TierStatsOf("a/p", TierKind::kDram).drop(DropReason::kTakenByOther);
+  EXPECT_EQ(taken.count, kHalfBlocks);
+  EXPECT_EQ(taken.last_taker, engine_->FindTenant("b/p"));
+  EXPECT_EQ(Evictions("b/p"), 0u);
+  // Now both have what they are promised: each makes room for itself.
+  ASSERT_EQ(Store("b/p", b, Chain(9000, 64)), 64u);
+  ASSERT_EQ(Store("a/p", a, Chain(9000, 64)), 64u);
+  EXPECT_EQ(TakenFrom("b/p"), 0u);
+  EXPECT_EQ(TakenFrom("a/p"), kHalfBlocks);
+  engine_->CheckInvariants();
+}
+
+TEST_F(SharingTest, AVictimLosesByValueWhereverItsBlocksLie) {
+  Start({Sharing("a/p", kAll / 2), Sharing("b/p", kAll / 2)}, 0);
+  const NamespaceId a = Open("a/p"), b = Open("b/p");
+  for (size_t i = 0; i < kAllBlocks; ++i) ASSERT_EQ(Store("a/p", a, Chain(1 + i, 1)), 1u);
+  // Used in an order that has nothing to do with the extents they lie in.
+  std::vector<uint64_t> order(kAllBlocks);
+  std::iota(order.begin(), order.end(), 1);
+  std::shuffle(order.begin(), order.end(), std::mt19937_64(5));
+  for (const uint64_t number : order) ASSERT_EQ(Matched(a, Chain(number, 1)), 1u);
+  ASSERT_EQ(Store("b/p", b, Chain(5000, kHalfBlocks)), kHalfBlocks);
+  for (size_t i = 0; i < kHalfBlocks; ++i) ASSERT_EQ(Matched(a, Chain(order[i], 1)), 0u) << "oldest, number " << i;
+  for (size_t i = kHalfBlocks; i < kAllBlocks; ++i) {
+    const Loaded loaded = LookupAndLoad("a/p", a, Chain(order[i], 1));
+    ASSERT_EQ(loaded.count, 1u) << "youngest, number " << i;
+    ASSERT_EQ(loaded.wrong, 0u) << "moved with its bytes";
+  }
+  engine_->CheckInvariants();
+}
+
+TEST_F(SharingTest, AGuaranteeWaitsForLeasesOfWhatWasBorrowedAndNoLonger) {
+  Start({Sharing("a/p", kAll / 2), Sharing("b/p", kAll / 2)}, 0);
+  const NamespaceId a = Open("a/p"), b = Open("b/p");
+  ASSERT_EQ(Store("a/p", a, Chain(1, kAllBlocks)), kAllBlocks);
+  const std::vector<BlockPlace> places = Lease(a, Chain(1, kAllBlocks));
+  const std::vector<Hold> holds = Holds(places);
+  EXPECT_TRUE(engine_->MayRenew(holds));
+  StartReserve(b, Chain(5000, 32));
+  EXPECT_FALSE(answer_.has_value()) << "not refused: it waits";
+  EXPECT_FALSE(engine_->MayRenew(holds)) << "and what it waits for ends at its time";
+  std::vector<Hold> owed, rest;
+  for (const Hold& hold : holds) (engine_->MayRenew(std::span(&hold, 1)) ? rest : owed).push_back(hold);
+  EXPECT_EQ(owed.size(), 64u) << "one extent of 16 MiB";
+  EXPECT_LT(Lease(a, Chain(1, kAllBlocks)).size(), kAllBlocks) << "it grants no new lease";
+  engine_->Release(owed);
+  AdvanceMs(kTickMs);
+  ASSERT_TRUE(answer_.has_value());
+  for (const ReservedBlock& block : *answer_) EXPECT_EQ(block.outcome, ReserveOutcome::kGranted);
+  for (size_t i = 0; i < places.size(); ++i) {
+    const bool leased =
+        std::any_of(rest.begin(), rest.end(), [&](auto& hold) { return hold.entry == places[i].entry; });
+    ASSERT_TRUE(!leased || *Data("a/p", places[i].arena_offset) == std::byte{KeyOf(1 + i).bytes[0]}) << "lease broken";
+  }
+  engine_->CheckInvariants();
+}
+
+TEST_F(SharingTest, OneLeaseInEveryExtentDoesNotHoldThemAll) {
+  Start({Sharing("a/p", kAll / 2), Sharing("b/p", kAll / 2)}, 0);
+  const NamespaceId a = Open("a/p"), b = Open("b/p");
+  for (size_t i = 0; i < kAllBlocks; ++i) ASSERT_EQ(Store("a/p", a, Chain(1 + i, 1)), 1u);
+  std::vector<Hold> holds;
+  for (size_t i = 0; i < kAllBlocks; i += 64) holds.push_back(HoldOf(Lease(a, Chain(1 + i, 1)).front()));
+  StartReserve(b, Chain(5000, 32));
+  EXPECT_FALSE(answer_.has_value());
+  const auto owed = std::find_if(holds.begin(), holds.end(),
+                                 [&](const Hold& hold) { return !engine_->MayRenew(std::span(&hold, 1)); });
+  ASSERT_NE(owed, holds.end());
+  engine_->Release(std::span(&*owed, 1));
+  AdvanceMs(kTickMs);
+  ASSERT_TRUE(answer_.has_value());
+  EXPECT_EQ(answer_->front().outcome, ReserveOutcome::kGranted);
+}
+
+TEST_F(SharingTest, FillsThatNobodyEndsDoNotHoldAGuarantee) {
+  Start({Sharing("a/p", kAll / 2), Sharing("b/p", kAll / 2)}, 0);
+  const NamespaceId a = Open("a/p"), b = Open("b/p");
+  const auto fills = Reserve(GroupId(1), a, Chain(1, kAllBlocks));
+  StartReserve(b, Chain(5000, 32));
+  EXPECT_FALSE(answer_.has_value());
+  AdvanceMs((kFillTicksMax + 2) * kTickMs);
+  ASSERT_TRUE(answer_.has_value());
+  EXPECT_EQ(answer_->front().outcome, ReserveOutcome::kGranted);
+  const size_t aborted = std::count_if(fills.begin(), fills.end(), [&](const ReservedBlock& fill) {
+    return engine_->Commit(GroupId(1), fill.reservation, 0) == CommitOutcome::kNotFilling;
+  });
+  EXPECT_EQ(aborted, 64u) << "those of one extent, no more";
+  engine_->CheckInvariants();
+}
+
+TEST_F(SharingTest, WhatNobodyClaimsAnyMoreIsUsedAgain) {
+  Start({Sharing("a/p", kAll / 2), Sharing("b/p", kAll / 2)}, 0);
+  const NamespaceId a = Open("a/p"), b = Open("b/p");
+  ASSERT_EQ(Store("a/p", a, Chain(1, kAllBlocks)), kAllBlocks);
+  const std::vector<Hold> holds = Holds(Lease(a, Chain(1, kAllBlocks)));
+  StartReserve(b, Chain(5000, 32), GroupId(2));
+  EXPECT_FALSE(engine_->MayRenew(holds));
+  engine_->AbortGroup(GroupId(2));
+  AdvanceMs(500);
+  EXPECT_TRUE(engine_->MayRenew(holds));
+  engine_->Release(holds);
+  EXPECT_EQ(Matched(a, Chain(1, kAllBlocks)), kAllBlocks);
+}
+
+TEST_F(SharingTest, AScannerCannotTouchAGuarantee) {
+  Start({Sharing("a/p", kAll / 2), Sharing("scan/p", 0)}, 0);
+  const NamespaceId a = Open("a/p"), scan = Open("scan/p");
+  ASSERT_EQ(Store("a/p", a, Chain(1, kHalfBlocks)), kHalfBlocks);
+  for (uint64_t round = 0; round < 40; ++round) {
+    Store("scan/p", scan, Chain(10000 + 1000 * round, 200));
+    ASSERT_EQ(Matched(a, Chain(1, kHalfBlocks)), kHalfBlocks) << "round " << round;
+    AdvanceMs(300);
+  }
+  EXPECT_EQ(Charged("scan/p"), kAll / 2) << "what is idle is used";
+  EXPECT_EQ(Evictions("a/p"), 0u);
+}
+
+TEST_F(SharingTest, ANewcomerGetsItsFairShareAndThenNobodyTakesFromAnybody) {
+  Start({Sharing("a/p", 0), Sharing("b/p", 0)}, 0);
+  const NamespaceId a = Open("a/p"), b = Open("b/p");
+  uint64_t key = 1;
+  const auto store_both = [&](int rounds) {
+    for (int round = 0; round < rounds; ++round) {
+      Store("a/p", a, Chain(key += 1000, 100));
+      Store("b/p", b, Chain(key += 1000, 100));
+      AdvanceMs(500);
+    }
+  };
+  ASSERT_EQ(Store("a/p", a, Chain(100000, kAllBlocks)), kAllBlocks);
+  store_both(60);
+  EXPECT_NEAR(static_cast<double>(Charged("a/p")), kAll / 2, 18.0 * kMiB);
+  EXPECT_NEAR(static_cast<double>(Charged("b/p")), kAll / 2, 18.0 * kMiB);
+  const uint64_t taken = TakenFrom("a/p") + TakenFrom("b/p");
+  EXPECT_GT(taken, 300u);
+  store_both(40);
+  EXPECT_EQ(TakenFrom("a/p") + TakenFrom("b/p"), taken) << "no ping-pong";
+  engine_->CheckInvariants();
+}
+
+TEST_F(SharingTest, WhoIsMissedGetsSpaceFromWhoIsNot) {
+  // b comes back to more than it may hold; a holds the rest and never comes back. Weights are equal.
+  Start({Sharing("a/p", 0), Sharing("b/p", 0)}, 0);
+  const NamespaceId a = Open("a/p"), b = Open("b/p");
+  ASSERT_EQ(Store("b/p", b, Chain(1, 192)), 192u);
+  Store("a/p", a, Chain(100000, kAllBlocks));
+  const uint64_t before = Charged("b/p");
+  for (int round = 0; round < 120; ++round) {
+    for (uint64_t chain = 0; chain < 8; ++chain) {
+      const auto keys = Chain(1 + 5000 * chain, 48);
+      const uint32_t matched = Matched(b, keys);
+      if (matched < keys.size()) Store("b/p", b, keys);
+    }
+    AdvanceMs(1000);
+  }
+  EXPECT_GT(Charged("b/p"), before);
+  for (uint64_t chain = 0; chain < 8; ++chain) EXPECT_EQ(Matched(b, Chain(1 + 5000 * chain, 48)), 48u);
+  EXPECT_GE(Charged("a/p"), kAll / 2) << "no more than b can use";
+}
+
+TEST_F(SharingTest, PremiumIsWrittenDownBeforeItGoesAndBasicIsNot) {
+  auto premium = Sharing("premium/p", 0), basic = Sharing("basic/p", 0);
+  premium.sla = SlaTier::kPremium;
+  basic.sla = SlaTier::kBasic;
+  Start({premium, basic, Sharing("c/p", kAll)});
+  const NamespaceId p = Open("premium/p"), q = Open("basic/p"), c = Open("c/p");
+  ASSERT_EQ(Store("premium/p", p, Chain(1, 128)), 128u);
+  ASSERT_EQ(Store("basic/p", q, Chain(1, 128)), 128u);
+  // Only now may they use NVMe: no copy is there yet.
+  for (int i : {0, 1}) rules_[i].tier(TierKind::kNvme).limit_bytes = kTestNvmeBytes / 2;
+  engine_->ApplyPolicy(Table());
+  ASSERT_EQ(Store("c/p", c, Chain(1, kAllBlocks)), kAllBlocks);
+  EXPECT_EQ(Matched(q, Chain(1, 128)), 0u);
+  std::vector<TierKind> tiers;
+  EXPECT_EQ(Matched(p, Chain(1, 128), &tiers), 128u);
+  EXPECT_TRUE(std::all_of(tiers.begin(), tiers.end(), [](TierKind tier) { return tier == TierKind::kNvme; }));
+  EXPECT_EQ(StatsOf("premium/p").demotions, 128u);
+  EXPECT_EQ(TakenFrom("premium/p"), 128u);
+  EXPECT_EQ(TakenFrom("basic/p"), 128u);
+  engine_->CheckInvariants();
+}
+
+TEST_F(SharingTest, BasicGivesFirstAndGetsOnlyWhatIsIdle) {
+  auto basic = Sharing("basic/p", 0);
+  basic.sla = SlaTier::kBasic;
+  Start({Sharing("a/p", 0), basic}, 0);
+  const NamespaceId a = Open("a/p"), b = Open("basic/p");
+  ASSERT_EQ(Store("basic/p", b, Chain(1, kAllBlocks)), kAllBlocks);
+  uint64_t key = 100000;
+  for (int round = 0; round < 60; ++round) {
+    Store("a/p", a, Chain(key += 1000, 200));
+    Store("basic/p", b, Chain(key += 1000, 200));
+    AdvanceMs(1000);
+  }
+  EXPECT_GE(Charged("a/p"), kAll - 32 * kMiB) << "a wants all of it";
+  EXPECT_EQ(TakenFrom("a/p"), 0u);
+}
+
+TEST_F(SharingTest, AGuaranteeGivenWhileAllIsHeldIsKept) {
+  Start({Sharing("a/p", 0), Sharing("b/p", 0)}, 0);
+  const NamespaceId a = Open("a/p"), b = Open("b/p");
+  ASSERT_EQ(Store("a/p", a, Chain(1, kAllBlocks)), kAllBlocks);
+  // Into the middle of an extent of a.
+  rules_[0].tier(TierKind::kDram).guarantee_bytes = kAll - 10 * kMiB;
+  rules_[1].tier(TierKind::kDram).guarantee_bytes = 10 * kMiB;
+  engine_->ApplyPolicy(Table());
+  EXPECT_EQ(Store("b/p", b, Chain(1, 40)), 40u);
+  EXPECT_EQ(Charged("b/p"), 10 * kMiB);
+  EXPECT_EQ(Store("a/p", a, Chain(9000, 24)), 24u) << "and a takes the rest of the extent back";
+  EXPECT_EQ(Charged("a/p"), kAll - 10 * kMiB);
+}
+
+TEST_F(SharingTest, ATenantThatIsGoneGivesFirst) {
+  Start({Sharing("a/p", kAll / 2), Sharing("b/p", 0), Sharing("c/p", 0)}, 0);
+  const NamespaceId a = Open("a/p"), b = Open("b/p"), c = Open("c/p");
+  ASSERT_EQ(Store("b/p", b, Chain(1, kHalfBlocks)), kHalfBlocks);
+  ASSERT_EQ(Store("c/p", c, Chain(1, kHalfBlocks)), kHalfBlocks);
+  rules_.erase(rules_.begin() + 1);
+  engine_->ApplyPolicy(Table());
+  ASSERT_EQ(Store("a/p", a, Chain(1, 128)), 128u);
+  EXPECT_EQ(TakenFrom("c/p"), 0u);
+  EXPECT_EQ(TakenFrom("b/p"), 128u);
+}
+
+TEST_F(SharingTest, OnNvmeTheSameRuleHolds) {
+  nvme_capacity_bytes_ = 64 * (kTestBlockBytes + kNvmeHeaderBytes);
+  auto a_rules = Rules("a/p", kAll / 2, nvme_capacity_bytes_), b_rules = Rules("b/p", kAll / 2, nvme_capacity_bytes_);
+  b_rules.tier(TierKind::kNvme).guarantee_bytes = nvme_capacity_bytes_ / 2;
+  Start({a_rules, b_rules});
+  const NamespaceId a = Open("a/p"), b = Open("b/p");
+  Store("a/p", a, Chain(1, 64));
+  Pump();
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kNvme).blocks, 64u);
+  Store("b/p", b, Chain(1, 64));
+  Pump();
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kNvme).blocks, 32u);
+  EXPECT_EQ(TierStatsOf("b/p", TierKind::kNvme).blocks, 32u);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kNvme).drop(DropReason::kTakenByOther).count, 32u);
+  engine_->CheckInvariants();
+}
+
+}  // namespace
+}  // namespace kvartal::engine
