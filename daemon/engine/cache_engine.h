@@ -167,9 +167,10 @@ class CacheEngine {
   // a lease in place for each place, beside what the caller owed before.
   void Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone done);
   void Release(std::span<const Hold> holds);
-  // Keeps blocks resident until a wall-clock time, against eviction and TTL; where the tenant has NVMe, across a restart
-  // as well. All of them or none; a pin that cannot be kept is refused, not forgotten. kTenantLimit: the tenant's pinned
-  // bytes would exceed its guarantee in DRAM + NVMe. kTooLong: maxAge ends before. kGone: a block left the cache.
+  // Keeps blocks resident until a wall-clock time, against eviction and TTL; where the tenant has NVMe, across a
+  // restart as well. All of them or none; a pin that cannot be kept is refused, not forgotten. kTenantLimit: the
+  // tenant's pinned bytes would exceed its guarantee in DRAM + NVMe. kTooLong: maxAge ends before. kGone: a block left
+  // the cache.
   policy::Refusal Pin(std::span<const Hold> blocks, int64_t until_wall_ms);
 
   // --- store path

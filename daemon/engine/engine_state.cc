@@ -303,6 +303,8 @@ EngineStats EngineState::Stats() const {
       tier_stats.guarantee_bytes = account.guarantee_bytes;
       tier_stats.peak_bytes = account.peak_bytes;
     }
+    copy.pinned_blocks = tenant->pins.size();
+    copy.pinned_bytes = tenant->pinned_bytes;
     if (tenant->memory_open) {
       copy.tiers[TierIndex(TierKind::kDram)].granted_empty_bytes = devices.dram->EmptyBytes(tenant->domain());
     }
@@ -315,6 +317,8 @@ EngineStats EngineState::Stats() const {
   }
   out.entries = index.size();
   out.index_bytes = index.MemoryBytes();
+  out.timers = timers.size();
+  out.timer_bytes = timers.MemoryBytes();
   out.leased_blocks = held_blocks;
   out.waiting_reserves = waiting;
   out.loads_under_way = reads_under_way;

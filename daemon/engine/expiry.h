@@ -1,8 +1,8 @@
 // What time does: TTL, maxAge, pins that end, empty extents, limits that were lowered. A bounded amount of work a turn.
 // Confined to the engine loop.
 // Invariants: an expired copy is dropped when a lower one exists, else demoted where the policy says so, else deleted;
-// what is over age is erased, provably; a leased, held or moving block waits for its end; a turn takes kTimerWorkPerTurn
-// at most, and what is left goes first in the next.
+// what is over age is erased, provably; a leased, held or moving block waits for its end; a turn takes
+// kTimerWorkPerTurn at most, and what is left goes first in the next.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Pins: within the guarantee or refused, kept against eviction and TTL and across a restart, and what may end one early.
+// Pins: within the guarantee or refused, kept against eviction and TTL and across a restart; what may end one early.
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace kvartal::engine {
