@@ -42,6 +42,8 @@ class Arena {
 
   // Copies present bytes within the arena, at once. Two ranges that do not overlap.
   virtual void Copy(uint64_t from, uint64_t to, uint64_t bytes) { std::memcpy(data() + to, data() + from, bytes); }
+  // Overwrites bytes of a range that is present with zeros. Multiples of kSlotAlignBytes; else as Populate and Punch.
+  [[nodiscard]] virtual absl::Status Zero(uint64_t offset, uint64_t bytes, Done done) = 0;
 
   // Bytes of memory the system really holds for the arena.
   virtual uint64_t AllocatedBytes() const = 0;

@@ -73,7 +73,8 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::
   const bool still_wanted = !wanted_by.taker.valid() || state_.devices.dram->LeavingSlots(tenant.domain()) > 0;
   if (reason != WriteReason::kWriteThrough && still_wanted && residency_.Evictable(id, TierKind::kDram) &&
       entry.resident(TierKind::kDram) &&
-      (reason == WriteReason::kDemotion || state_.Expired(entry, TierKind::kDram, state_.NowTick()))) {
+      (reason == WriteReason::kDemotion ||
+       (state_.Expired(id, TierKind::kDram, state_.NowTick()) && !state_.OverAge(id, state_.NowTick())))) {
     const bool for_space = reason == WriteReason::kDemotion;
     residency_.DropCopy(id, TierKind::kDram, for_space ? wanted_by : policy::DropCause(policy::DropReason::kIdle));
   }

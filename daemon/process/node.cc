@@ -148,7 +148,19 @@ void Node::Run() {
 void Node::Tick() {
   engine_->Tick();
   attach_->Tick();
+  CatchUpLater();
   loop_->RunAfterMs(kTickMs, [this] { Tick(); });
+}
+
+// Rounds of its own, so that a wave of timers is over soon and no tick is long.
+void Node::CatchUpLater() {
+  if (catching_up_ || !engine_->behind()) return;
+  catching_up_ = true;
+  loop_->RunAfterMs(kTimerCatchUpMs, [this] {
+    catching_up_ = false;
+    engine_->CatchUp();
+    CatchUpLater();
+  });
 }
 
 void Node::UpdateMetrics() {

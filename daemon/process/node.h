@@ -46,6 +46,7 @@ class Node : private control::AdminBackend {
   void StartMetrics();
 
   void Tick();
+  void CatchUpLater();
   void UpdateMetrics();
   void OnSignal(int signal);
   void BeginShutdown();
@@ -63,6 +64,7 @@ class Node : private control::AdminBackend {
   std::unique_ptr<NodePolicy> policy_;
   NodeParts parts_;
   bool stopping_ = false;
+  bool catching_up_ = false;
   int64_t stop_by_ns_ = 0;
   std::vector<absl::AnyInvocable<void()>> waiting_for_drain_;
 

@@ -58,6 +58,16 @@ inline std::vector<BlockKey> Chain(uint64_t first, size_t count) {
   return keys;
 }
 
+// A wall clock that can be set: what is monotonic does not notice.
+class SettableClock : public ManualClock {
+ public:
+  int64_t WallMs() const override { return ManualClock::WallMs() + set_by_ms_; }
+  void SetWallBy(int64_t ms) { set_by_ms_ += ms; }
+
+ private:
+  int64_t set_by_ms_ = 0;
+};
+
 class EngineTest : public ::testing::Test, public EngineObserver {
  protected:
   // Call once a test, then `Restart` as often as wanted.
@@ -217,6 +227,27 @@ class EngineTest : public ::testing::Test, public EngineObserver {
     return loaded;
   }
 
+  // Leading blocks pinned, or why not.
+  policy::Refusal Pin(NamespaceId ns, const std::vector<BlockKey>& keys, int64_t for_ms) {
+    std::vector<BlockPlace> places;
+    engine_->Lookup(ns, keys, 0, 0, &places);
+    const policy::Refusal refusal = engine_->Pin(Holds(places), clock_.WallMs() + for_ms);
+    engine_->Release(Holds(places));
+    Pump();
+    return refusal;
+  }
+
+  // Pages of the disk that are filled with the byte of a key.
+  size_t PagesOnDisk(const BlockKey& key) const {
+    const std::string page(4096, static_cast<char>(key.bytes[0]));
+    const std::span<const std::byte> disk = file_->bytes();
+    size_t found = 0;
+    for (size_t at = 0; at < disk.size(); at += page.size()) {
+      found += std::memcmp(disk.data() + at, page.data(), page.size()) == 0;
+    }
+    return found;
+  }
+
   const TenantStats StatsOf(const std::string& tenant) const {
     for (TenantStats& stats : engine_->stats().tenants) {
       if (stats.name == tenant) return stats;
@@ -231,10 +262,12 @@ class EngineTest : public ::testing::Test, public EngineObserver {
   void OnDurable(GroupId, ReservationId reservation) override { durable_.push_back(reservation); }
   void OnGranted(DomainId, uint64_t, uint64_t bytes) override { granted_bytes_ += bytes; }
 
+  void OnDeletion(const DeletionReceipt& receipt) override { receipts_.push_back(receipt); }
+
   static constexpr GroupId kGroup{7};
 
+  SettableClock clock_;
   EngineOptions options_;
-  ManualClock clock_;
   std::unique_ptr<testing::ManualExecutor> executor_ = std::make_unique<testing::ManualExecutor>();
   std::shared_ptr<testing::FakeDisk> disk_;
   std::shared_ptr<testing::CatalogDisk> catalog_disk_;
@@ -248,6 +281,7 @@ class EngineTest : public ::testing::Test, public EngineObserver {
   uint64_t dram_bytes_ = kTestDramBytes;  // set before Start
   uint64_t nvme_capacity_bytes_ = kTestNvmeBytes;
   std::vector<ReservationId> durable_;
+  std::vector<DeletionReceipt> receipts_;
   uint64_t granted_bytes_ = 0;
   int boots_ = 0;
 };
