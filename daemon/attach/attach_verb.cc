@@ -84,6 +84,12 @@ void AttachServer::HandleAttach(Session* session) {
   session->client = Printable(in.client());
   group->sessions.push_back(session);
   WatchPeerExit(session);
+  if (door_observer_) {
+    const Attestation& who = session->who();
+    const std::string hex = NameToHex(group->name, kGroupHexBytes);
+    door_observer_({DenialReason::kNone, who.tenant, who.attestor, session->peer().pid, session->peer().uid,
+                    session->client, hex, ""});
+  }
 
   ServerFrame& reply = codec_.NewReply(codec_.frame().request_id());
   v1::Attached* out = reply.mutable_attached();
@@ -197,6 +203,7 @@ void AttachServer::Drain() {
 
 void AttachServer::CountDenial(const PeerCredentials& peer, const Attestation& who, DenialReason reason) {
   ++counters_.denials[static_cast<size_t>(reason)];
+  if (door_observer_) door_observer_({reason, who.tenant, who.attestor, peer.pid, peer.uid, "", "", who.why});
   if (!LogNow(clock_->MonotonicNs(), &denial_logged_ns_[static_cast<size_t>(reason)])) return;
   Log(LogLevel::kWarning, "attach", "denied (", DenialReasonName(reason), "): uid ", peer.uid, " pid ", peer.pid,
       who.tenant.empty() ? "" : " tenant ", who.tenant, who.why.empty() ? "" : "; ", who.why);

@@ -3,6 +3,7 @@
 // predicate: the analysis does not see the lock inside one.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -38,6 +39,13 @@ class Condition {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     condition_.wait(lock);
     lock.release();
+  }
+  // The same, no longer than until a time. False: that time has come.
+  bool WaitUntil(Mutex& mutex, std::chrono::system_clock::time_point until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    const bool in_time = condition_.wait_until(lock, until) == std::cv_status::no_timeout;
+    lock.release();
+    return in_time;
   }
   void NotifyOne() { condition_.notify_one(); }
   void NotifyAll() { condition_.notify_all(); }

@@ -136,6 +136,7 @@ void CacheEngine::DropTenant(TenantId tenant, absl::AnyInvocable<void(absl::Stat
 }
 
 void CacheEngine::Tick() {
+  core_->state.AdvanceLedger();
   core_->movement.Tick();
   core_->expiry.Tick();
   core_->removal.Tick();

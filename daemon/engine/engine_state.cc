@@ -32,7 +32,8 @@ EngineState::EngineState(const EngineOptions& options_in, const EngineDevices& d
       policy(std::move(policy_in)),
       ledger(policy->capacity()),
       start_ns_(devices.clock->MonotonicNs()),
-      start_wall_ms_(devices.clock->WallMs()) {
+      start_wall_ms_(devices.clock->WallMs()),
+      advanced_ns_(start_ns_) {
   KV_CHECK((devices.nvme == nullptr) == (devices.catalog == nullptr));
   ApplyPolicy(policy);
 }
@@ -181,6 +182,13 @@ bool EngineState::FindTier(const index::Entry& entry, uint32_t now_tick, TierKin
   return false;
 }
 
+void EngineState::AdvanceLedger() {
+  constexpr int64_t kNsPerMs = 1'000'000;
+  const int64_t elapsed_ms = (devices.clock->MonotonicNs() - advanced_ns_) / kNsPerMs;
+  ledger.Advance(static_cast<uint64_t>(elapsed_ms));
+  advanced_ns_ += elapsed_ms * kNsPerMs;  // the rest of a millisecond is the next call's
+}
+
 void EngineState::NoteRefusal(TenantState& tenant, TierKind tier, policy::Refusal reason, uint64_t bytes) {
   policy::Tally& tally = tenant.stats.tiers[TierIndex(tier)].refusal(reason);
   ++tally.count;
@@ -238,6 +246,7 @@ EngineStats EngineState::Stats() const {
       tier_stats.limit_bytes = account.limit_bytes;
       tier_stats.guarantee_bytes = account.guarantee_bytes;
       tier_stats.peak_bytes = account.peak_bytes;
+      tier_stats.byte_seconds = account.byte_seconds;
     }
     if (tenant->memory_open) {
       copy.tiers[TierIndex(TierKind::kDram)].granted_empty_bytes = devices.dram->EmptyBytes(tenant->domain());

@@ -117,6 +117,9 @@ class EngineState {
   // The fastest tier an entry can be served from: committed, resident, unexpired. False: a gap.
   bool FindTier(const index::Entry& entry, uint32_t now_tick, TierKind* tier) const;
 
+  // Once a tick: what is held now counts for the time since the last one.
+  void AdvanceLedger();
+
   // --- decisions
   // Every refusal and every copy that goes is counted by its reason. `bytes`: what was asked or freed.
   void NoteRefusal(TenantState& tenant, TierKind tier, policy::Refusal reason, uint64_t bytes);
@@ -165,6 +168,7 @@ class EngineState {
   TenantState& AddTenant(const std::string& name);
   int64_t start_ns_;
   int64_t start_wall_ms_;
+  int64_t advanced_ns_;
   bool waking_ = false;
 };
 

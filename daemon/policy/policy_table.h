@@ -21,6 +21,7 @@ struct NodePool;
 namespace kvartal::policy {
 
 inline constexpr uint64_t kNoLimit = UINT64_MAX;
+inline constexpr uint32_t kSoftCapPercentDefault = 50;  // where no KVNodePool says otherwise
 
 struct TierQuota {
   uint64_t guarantee_bytes = 0;
@@ -60,13 +61,17 @@ class PolicyTable {
   // meant: a limit above the capacity (clipped), a limit smaller than a slot. Tenants are sorted by name.
   static absl::StatusOr<std::shared_ptr<const PolicyTable>> Build(const std::vector<crds::TenantPolicy>& policies,
                                                                   const NodeCapacity& capacity,
-                                                                  std::vector<std::string>* warnings);
+                                                                  std::vector<std::string>* warnings,
+                                                                  uint32_t soft_cap_percent = kSoftCapPercentDefault);
   // A table made of ready rules, in their order, for tests and the simulator. KV_CHECKs that names and subjects are
   // unique.
-  static std::shared_ptr<const PolicyTable> FromRules(std::vector<TenantRules> rules, const NodeCapacity& capacity);
+  static std::shared_ptr<const PolicyTable> FromRules(std::vector<TenantRules> rules, const NodeCapacity& capacity,
+                                                      uint32_t soft_cap_percent = kSoftCapPercentDefault);
 
   const std::vector<TenantRules>& tenants() const { return tenants_; }
   const NodeCapacity& capacity() const { return capacity_; }
+  // Of a tier's capacity: what one tenant may hold there while another wants the space.
+  uint32_t soft_cap_percent() const { return soft_cap_percent_; }
   // nullptr when nobody claims it.
   const TenantRules* FindByName(std::string_view name) const;
   const TenantRules* FindByUid(uint32_t uid) const;
@@ -78,6 +83,7 @@ class PolicyTable {
   PolicyTable() = default;
   std::vector<TenantRules> tenants_;
   NodeCapacity capacity_;
+  uint32_t soft_cap_percent_ = kSoftCapPercentDefault;
   std::string version_;
   absl::flat_hash_map<std::string, size_t> by_name_;
   absl::flat_hash_map<uint32_t, size_t> by_uid_;

@@ -70,6 +70,10 @@ control::NodeView ViewOf(const NodeParts& parts) {
   view.policy_age_ms = parts.policy->age_ms();
   view.policy_error = parts.policy->last_error();
   view.policy_tenants = static_cast<uint32_t>(parts.policy->table()->tenants().size());
+  view.policy_reload_failures = parts.policy->reload_failures();
+  view.wall_ms = parts.clock->WallMs();
+  view.policy = parts.policy->table();
+  for (engine::TenantStats& tenant : parts.engine->stats().tenants) view.tenant_names.push_back(std::move(tenant.name));
   view.engine = ShownStats(parts);
   for (const engine::TenantStats& tenant : view.engine.tenants) {
     if (parts.policy->table()->FindByName(tenant.name) == nullptr) view.removed_tenants.insert(tenant.name);
@@ -100,6 +104,9 @@ control::NodeView ViewOf(const NodeParts& parts) {
   view.direct_io = parts.nvme->file != nullptr && parts.nvme->file->direct_io();
   view.attach_socket = parts.config->attach_socket;
   view.metrics_address = parts.metrics_address;
+  view.metrics_error = parts.metrics_error;
+  view.audit_log = parts.config->audit_log;
+  view.audit_lost = parts.audit->lost();
   return view;
 }
 
@@ -114,6 +121,9 @@ telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {
   }
   metrics.policy_age_ms = parts.policy->age_ms();
   metrics.policy_reload_failures = parts.policy->reload_failures();
+  metrics.policy_refused = !parts.policy->last_error().empty();
+  metrics.audit_written = parts.audit->written();
+  metrics.audit_lost = parts.audit->lost();
   metrics.uptime_ms = UptimeMs(parts);
   metrics.rss_bytes = OwnResidentBytes();
   metrics.bugs = BugCount();
