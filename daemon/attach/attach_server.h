@@ -82,6 +82,7 @@ class AttachServer : private engine::EngineObserver {
 
   // --- the verbs that make or end a session; RequestPath has the others
   void HandleAttach(Session* session);
+  void TellOfAttach(const Session& session) const;
   // nullptr when answered with an error.
   EngineGroup* JoinGroup(Session* session, TenantId tenant, const std::string& group_name);
   void GrantMemory(Session* session, const engine::DomainMemory& memory);

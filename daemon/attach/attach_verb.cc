@@ -84,12 +84,7 @@ void AttachServer::HandleAttach(Session* session) {
   session->client = Printable(in.client());
   group->sessions.push_back(session);
   WatchPeerExit(session);
-  if (door_observer_) {
-    const Attestation& who = session->who();
-    const std::string hex = NameToHex(group->name, kGroupHexBytes);
-    door_observer_({DenialReason::kNone, who.tenant, who.attestor, session->peer().pid, session->peer().uid,
-                    session->client, hex, ""});
-  }
+  TellOfAttach(*session);
 
   ServerFrame& reply = codec_.NewReply(codec_.frame().request_id());
   v1::Attached* out = reply.mutable_attached();
@@ -101,6 +96,14 @@ void AttachServer::HandleAttach(Session* session) {
   out->set_daemon_epoch(daemon_epoch_);
   session->Send(&codec_, reply);
   GrantMemory(session, *memory);
+}
+
+void AttachServer::TellOfAttach(const Session& session) const {
+  if (!door_observer_) return;
+  const Attestation& who = session.who();
+  const PeerCredentials& peer = session.peer();
+  const std::string group = NameToHex(session.group->name, kGroupHexBytes);
+  door_observer_({DenialReason::kNone, who.tenant, who.attestor, peer.pid, peer.uid, session.client, group, ""});
 }
 
 EngineGroup* AttachServer::JoinGroup(Session* session, TenantId tenant, const std::string& group_name) {

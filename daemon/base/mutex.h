@@ -40,12 +40,11 @@ class Condition {
     condition_.wait(lock);
     lock.release();
   }
-  // The same, no longer than until a time. False: that time has come.
-  bool WaitUntil(Mutex& mutex, std::chrono::system_clock::time_point until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+  // The same, and no longer than that.
+  void WaitFor(Mutex& mutex, std::chrono::nanoseconds longest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
-    const bool in_time = condition_.wait_until(lock, until) == std::cv_status::no_timeout;
+    condition_.wait_for(lock, longest);
     lock.release();
-    return in_time;
   }
   void NotifyOne() { condition_.notify_one(); }
   void NotifyAll() { condition_.notify_all(); }

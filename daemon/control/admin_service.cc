@@ -62,8 +62,9 @@ absl::StatusOr<T> AdminService::Ask(grpc::ServerContext* context, int64_t limit_
   const auto until =
       std::min<SystemTime::time_point>(context->deadline(), SystemTime::now() + std::chrono::milliseconds(limit_ms));
   MutexLock lock(desk->mutex);
-  while (!answer->value.has_value() && !desk->stopping) {
-    if (!desk->answered.WaitUntil(desk->mutex, until)) break;
+  for (auto now = SystemTime::now(); !answer->value.has_value() && !desk->stopping && now < until;
+       now = SystemTime::now()) {
+    desk->answered.WaitFor(desk->mutex, until - now);
   }
   if (answer->value.has_value()) return *std::move(answer->value);
   answer->abandoned = true;

@@ -1,7 +1,7 @@
 // The audit log: a file of one JSON event a line, appended to by a thread of its own.
 // Thread-safe: Write and Reopen come from any thread and never wait; the file belongs to the writer's thread.
-// Invariants: an event is written or counted as lost, and a loss is itself an event, written before the next one; events
-// are in the order of their Write; the file is its owner's alone (mode 0600).
+// Invariants: an event is written or counted as lost, and a loss is itself an event, written before the next one;
+// events are in the order of their Write; the file is its owner's alone (mode 0600).
 //
 // What survives what: a written line survives the end of the process; an event with Keep::kSynced, and all before it,
 // survives power loss once it is written; so does everything at a reopen and at the end.

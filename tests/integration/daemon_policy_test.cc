@@ -107,7 +107,7 @@ TEST_F(DaemonPolicyTest, AnInvalidFileIsRefusedWholeAndToldOnce) {
   const nlohmann::json refused = Status();
   EXPECT_EQ(refused["policy_version"], version) << "not even the good half of it";
   EXPECT_THAT(std::string(refused["policy_error"]),
-              HasSubstr(daemon_.manifest_path() + ":7:56: spec.pools[0].perNode.dram.limit: 'eight' is not a size"));
+              HasSubstr(daemon_.manifest_path() + ":7:52: spec.pools[0].perNode.dram.limit: 'eight' is not a size"));
   EXPECT_EQ(refused["policy_reload_failures"], 1);
   EXPECT_EQ(DramLimit(), 16 * kMiB);
   EXPECT_THAT(daemon_.Ctl({"status"}).out, HasSubstr("REFUSED"));

@@ -93,7 +93,7 @@ TEST_F(PolicyFolderTest, AnInvalidFileIsToldOnceAndItsRepairIsSeen) {
   auto refused = Settled();
   ASSERT_TRUE(refused.has_value());
   EXPECT_THAT(std::string(refused->status().message()),
-              HasSubstr(path_ + "/a.yaml:4:79: spec.pools[0].perNode.dram.limit: 'eight' is not a size"));
+              HasSubstr(path_ + "/a.yaml:4:75: spec.pools[0].perNode.dram.limit: 'eight' is not a size"));
   EXPECT_FALSE(folder_.ReadIfChanged().has_value());
   EXPECT_FALSE(folder_.ReadIfChanged().has_value());
   Write("a.yaml", PolicyText("8Mi"));
