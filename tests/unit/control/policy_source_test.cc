@@ -236,6 +236,19 @@ TEST(PolicyExamplesTest, TheDemoLoadsWithoutAWarning) {
   EXPECT_LE(dram_limits, kGiB);
 }
 
+TEST(PolicyExamplesTest, TheWorkedExampleIsWithinItsGrantsAtAnyCapacity) {
+  for (const uint64_t dram_bytes : {64 * kMiB, kGiB, 100 * kGiB}) {
+    const auto loaded = LoadPolicyFolder(kExamples + "worked", {{0, dram_bytes, 0}});
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    EXPECT_THAT(loaded->warnings, IsEmpty());
+    const policy::TenantRules* premium = loaded->table->FindByName("premium/cache");
+    ASSERT_NE(premium, nullptr);
+    EXPECT_EQ(premium->tier(TierKind::kDram).guarantee_bytes, dram_bytes * 30 / 100);
+    EXPECT_EQ(premium->weight, 400u);
+    EXPECT_EQ(loaded->table->FindByName("basic/cache")->tier(TierKind::kDram).limit_bytes, dram_bytes);
+  }
+}
+
 TEST(PolicyExamplesTest, EveryBadSetIsRefusedAsItExpects) {
   size_t sets = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kExamples + "bad_sets")) {

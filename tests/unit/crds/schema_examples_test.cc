@@ -58,7 +58,7 @@ class SchemaExamplesTest : public ::testing::Test {
 
 TEST_F(SchemaExamplesTest, TheSchemaTakesEveryGoodOneAndTheDemo) {
   size_t files = 0;
-  for (const char* folder : {"examples/good", "examples/demo"}) {
+  for (const char* folder : {"examples/good", "examples/demo", "examples/worked"}) {
     for (const auto& entry : std::filesystem::directory_iterator(kCrds + folder)) {
       ++files;
       EXPECT_THAT(JudgeFile(entry.path().string()), IsEmpty()) << entry.path();
