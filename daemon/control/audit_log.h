@@ -33,6 +33,7 @@ class AuditLog {
   void Reopen();
 
   uint64_t written() const { return written_.load(std::memory_order_relaxed); }
+  size_t pending() const { return writer_->Pending(); }  // accepted and not yet written
   uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
 
  private:

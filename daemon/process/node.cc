@@ -149,11 +149,10 @@ void Node::Run() {
   metrics_.reset();
   admin_.reset();
   attach_->Stop();
-  if (Quiet(engine_->stats()) && !policy_->reading()) return;
-  // A disk that does not answer, of blocks or of the policy folder, would hold its thread, and the end of this process
+  if (NothingUnderWay()) return;
+  // A disk that does not answer, of blocks, of the policy folder or of the audit log, would hold its thread, and the end of this process
   // with it, for ever. What is durable is so.
   Log(LogLevel::kWarning, "node", "going down with reads or writes under way that have not ended");
-  audit_->Close();
   std::_Exit(EXIT_SUCCESS);
 }
 
@@ -175,7 +174,6 @@ void Node::OnSignal(int signal) {
   }
   if (stopping_) {
     Log(LogLevel::kWarning, "node", "a second signal: going down at once");
-    audit_->Close();
     std::_Exit(kExitForced);
   }
   BeginShutdown();
@@ -206,10 +204,11 @@ void Node::WhenDrained(absl::AnyInvocable<void()> then) {
   });
 }
 
+bool Node::NothingUnderWay() const { return Quiet(engine_->stats()) && !policy_->reading() && audit_->pending() == 0; }
+
 // Ending the sessions gives memory back; callbacks of that must not outlive the engine they lead to.
 void Node::FinishWhenQuiet() {
-  const bool quiet = Quiet(engine_->stats()) && !policy_->reading();
-  if (quiet || clock_.MonotonicNs() >= stop_by_ns_) {
+  if (NothingUnderWay() || clock_.MonotonicNs() >= stop_by_ns_) {
     loop_->Stop();
     return;
   }
@@ -254,8 +253,8 @@ void Node::ReloadPolicy(Done<control::PolicyReload> done) {
 
 void Node::OnPolicyRead(const absl::Status& status) {
   if (!status.ok()) return audit_->Refused(*policy_->table(), status);
-  audit_->InForce(*policy_->table());
   engine_->ApplyPolicy(policy_->table());
+  audit_->InForce(*policy_->table());
   attach_->OnPolicyChanged();
 }
 

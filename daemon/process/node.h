@@ -51,6 +51,7 @@ class Node : private control::AdminBackend {
   void OnSignal(int signal);
   void BeginShutdown();
   void WhenDrained(absl::AnyInvocable<void()> then);
+  bool NothingUnderWay() const;
   void FinishWhenQuiet();
 
   control::NodeView View() override;

@@ -25,10 +25,9 @@ class NodeAudit {
   void DropAsked(const std::string& tenant);
   void Dropped(const std::string& tenant, const absl::StatusOr<uint64_t>& bytes);
   void Reopen();
-  // Writes what waits and ends the log: before an exit that runs no destructors.
-  void Close() { log_.reset(); }
 
   uint64_t written() const { return log_ == nullptr ? 0 : log_->written(); }
+  size_t pending() const { return log_ == nullptr ? 0 : log_->pending(); }
   uint64_t lost() const { return log_ == nullptr ? 0 : log_->lost(); }
 
  private:

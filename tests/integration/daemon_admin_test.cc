@@ -172,6 +172,10 @@ TEST(KvartalctlAlone, AskedWronglyIsTwo) {
   EXPECT_THAT(fly.err, HasSubstr("there is no command 'fly'; there are: "));
   EXPECT_THAT(fly.err, HasSubstr("explain"));
   EXPECT_EQ(RunCommand({"kvartalctl", "status", "--output", "xml"}).exit_code, 2);
+  EXPECT_THAT(RunCommand({"kvartalctl", "policy", "guess"}).err, HasSubstr("no command 'guess'; there are: validate"));
+  const CommandResult slip = RunCommand({"kvartalctl", "drop", "--tenant", "a/b", "--yess"});
+  EXPECT_EQ(slip.exit_code, 2);
+  EXPECT_THAT(slip.err, HasSubstr("'--yess' means nothing here"));
   EXPECT_EQ(RunCommand({"kvartalctl", "--help"}).exit_code, 0);
 }
 

@@ -41,7 +41,7 @@ std::string Standing(const pb::ExplainTier& tier) {
     return absl::StrCat("below its guarantee: ", HumanBytes(tier.guarantee_bytes() - tier.charged_bytes()),
                         " more are its own whenever it wants them");
   }
-  if (tier.charged_bytes() == tier.limit_bytes()) return "at its limit: new blocks replace its own oldest";
+  if (tier.charged_bytes() == tier.limit_bytes()) return "at its limit: new blocks replace its own least valuable ones";
   if (tier.guarantee_bytes() > 0 && tier.charged_bytes() == tier.guarantee_bytes()) {
     return "exactly its guarantee: nobody can take any of it";
   }

@@ -66,12 +66,17 @@ void AddOfflineCommands(CLI::App* app, const Context* context, Arguments* argume
   doctor->callback([=] { *run = [=] { return RunDoctor(*context, arguments->config); }; });
 }
 
-std::string UnknownCommand(const CLI::App& app, const std::string& word) {
+// A word where a command should be, told with the commands there are. "" when that is not what is wrong.
+std::string UnknownCommand(const CLI::App& app) {
+  const std::vector<std::string> strange = app.remaining(true);
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
   std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+  for (const CLI::App* command : at->get_subcommands([](const CLI::App*) { return true; })) {
     names.push_back(command->get_name());
   }
-  return absl::StrCat("there is no command '", word, "'; there are: ", absl::StrJoin(names, ", "));
+  if (strange.empty() || names.empty()) return "";
+  return absl::StrCat("there is no command '", strange.front(), "'; there are: ", absl::StrJoin(names, ", "));
 }
 
 int Main(int argc, char** argv) {
@@ -96,14 +101,17 @@ int Main(int argc, char** argv) {
   AddNodeCommands(&app, &context, &run);
   AddTenantCommands(&app, &context, &arguments, &run);
   AddOfflineCommands(&app, &context, &arguments, &run);
-  // A word that is no command would be told as "a subcommand is required".
-  app.allow_extras();
+  app.allow_extras();  // and told below: the library would only say that a subcommand is required
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const std::vector<std::string> strange = app.remaining();
-    if (app.get_subcommands().empty() && !strange.empty()) return Complain(UnknownCommand(app, strange[0]), kExitUsage);
+    const std::string unknown = UnknownCommand(app);
+    if (!unknown.empty()) return Complain(unknown, kExitUsage);
     return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  if (const std::vector<std::string> strange = app.remaining(true); !strange.empty()) {
+    return Complain(absl::StrCat("'", strange.front(), "' means nothing here; add --help to see what does"),
+                    kExitUsage);
   }
   context.socket_given = socket->count() > 0 || std::getenv("KVARTAL_ADMIN_SOCKET") != nullptr;
   if (!context.socket_given) context.socket = kDefaultSocket;
