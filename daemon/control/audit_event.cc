@@ -7,12 +7,12 @@
 
 namespace kvartal::control {
 
-AuditEvent&& AuditEvent::With(std::string_view key, std::string_view value) && {
+AuditEvent AuditEvent::With(std::string_view key, std::string_view value) && {
   fields_.emplace_back(key, std::string(value));
   return std::move(*this);
 }
 
-AuditEvent&& AuditEvent::With(std::string_view key, uint64_t value) && {
+AuditEvent AuditEvent::With(std::string_view key, uint64_t value) && {
   fields_.emplace_back(key, value);
   return std::move(*this);
 }

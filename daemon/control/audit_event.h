@@ -27,8 +27,8 @@ class AuditEvent {
   enum class Keep : uint8_t { kWritten, kSynced };
 
   AuditEvent(std::string_view name, Keep keep) : name_(name), keep_(keep) {}
-  AuditEvent&& With(std::string_view key, std::string_view value) &&;
-  AuditEvent&& With(std::string_view key, uint64_t value) &&;
+  AuditEvent With(std::string_view key, std::string_view value) &&;
+  AuditEvent With(std::string_view key, uint64_t value) &&;
 
   Keep keep() const { return keep_; }
   // One line with its end. `serial` counts events, so that a reader sees what is missing.

@@ -64,7 +64,7 @@ void AuditLog::CountLost(uint64_t events) {
 
 void AuditLog::WriteNow(const AuditEvent& event, int64_t wall_ms) {
   if (const uint64_t untold = untold_.load(std::memory_order_relaxed); untold > 0) {
-    if (!Append(std::move(AuditEvent("lost", Keep::kSynced)).With("count", untold), wall_ms)) return CountLost(1);
+    if (!Append(AuditEvent("lost", Keep::kSynced).With("count", untold), wall_ms)) return CountLost(1);
     untold_.fetch_sub(untold, std::memory_order_relaxed);
   }
   if (!Append(event, wall_ms)) CountLost(1);

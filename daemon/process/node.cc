@@ -150,8 +150,8 @@ void Node::Run() {
   admin_.reset();
   attach_->Stop();
   if (NothingUnderWay()) return;
-  // A disk that does not answer, of blocks, of the policy folder or of the audit log, would hold its thread, and with it
-  // the end of this process, for ever. What is durable is so.
+  // A disk that does not answer, of blocks, of policy or of the audit log, would hold its thread, and the end of this
+  // process with it, for ever. What is durable is so.
   Log(LogLevel::kWarning, "node", "going down with reads or writes under way that have not ended");
   std::_Exit(EXIT_SUCCESS);
 }

@@ -113,7 +113,7 @@ TEST_F(DaemonPolicyTest, AnInvalidFileIsRefusedWholeAndToldOnce) {
   EXPECT_THAT(daemon_.Ctl({"status"}).out, HasSubstr("REFUSED"));
   // A second change is the proof that the polls in between said nothing.
   WriteFile(daemon_.manifest_path(), TenantManifest("red", "socket: red", "12Mi"));
-  ASSERT_TRUE(daemon_.WaitForLog("in force")) << daemon_.log();
+  ASSERT_TRUE(daemon_.WaitForLog("in force: 2 tenants")) << daemon_.log();
   EXPECT_EQ(LogLines("refused, version"), 1u) << daemon_.log();
   EXPECT_EQ(Status()["policy_error"], "");
   EXPECT_EQ(Status()["tenants"], 2);
