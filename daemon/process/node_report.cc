@@ -40,8 +40,7 @@ std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const 
 }
 
 // The engine remembers every tenant it ever had. One that is gone from the policy is shown while it still holds bytes.
-engine::EngineStats ShownStats(const NodeParts& parts) {
-  engine::EngineStats stats = parts.engine->stats();
+engine::EngineStats ShownStats(const NodeParts& parts, engine::EngineStats stats) {
   const auto is_history = [&](const engine::TenantStats& tenant) {
     if (parts.policy->table()->FindByName(tenant.name) != nullptr) return false;
     return std::all_of(tenant.tiers.begin(), tenant.tiers.end(),
@@ -73,8 +72,9 @@ control::NodeView ViewOf(const NodeParts& parts) {
   view.policy_reload_failures = parts.policy->reload_failures();
   view.wall_ms = parts.clock->WallMs();
   view.policy = parts.policy->table();
-  for (engine::TenantStats& tenant : parts.engine->stats().tenants) view.tenant_names.push_back(std::move(tenant.name));
-  view.engine = ShownStats(parts);
+  engine::EngineStats stats = parts.engine->stats();
+  for (const engine::TenantStats& tenant : stats.tenants) view.tenant_names.push_back(tenant.name);
+  view.engine = ShownStats(parts, std::move(stats));
   for (const engine::TenantStats& tenant : view.engine.tenants) {
     if (parts.policy->table()->FindByName(tenant.name) == nullptr) view.removed_tenants.insert(tenant.name);
   }
@@ -112,7 +112,7 @@ control::NodeView ViewOf(const NodeParts& parts) {
 
 telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {
   telemetry::NodeMetrics metrics;
-  metrics.engine = ShownStats(parts);
+  metrics.engine = ShownStats(parts, parts.engine->stats());
   metrics.attach = parts.attach->stats();
   const std::array<control::TierView, kTierCount> tiers = TiersOf(parts, metrics.engine);
   for (size_t i = 0; i < kTierCount; ++i) {
