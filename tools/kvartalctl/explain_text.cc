@@ -10,11 +10,13 @@ namespace pb = admin::v1;
 
 std::string WhoItIs(const pb::ExplainReply& reply) {
   const std::string hits =
-      absl::StrCat(HumanShare(reply.tokens_hit(), reply.tokens_asked()), " of the tokens it asked for were here");
+      reply.tokens_asked() == 0
+          ? "it has asked for nothing yet"
+          : absl::StrCat(HumanShare(reply.tokens_hit(), reply.tokens_asked()), " of the tokens it asked for were here");
   if (reply.removed()) {
     return absl::StrCat(reply.tenant(),
                         " is no longer in the policy: it may store nothing, and what it still holds is ",
-                        "given up as leases end. ", hits, ".\n");
+                        "given up as leases end; ", hits, ".\n");
   }
   const bool capped = reply.max_entries() != UINT64_MAX;
   std::string text = absl::StrCat(

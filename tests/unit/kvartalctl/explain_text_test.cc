@@ -46,6 +46,14 @@ TEST(ExplainText, SaysWhereATierStands) {
   EXPECT_THAT(WithCharge(600 * kMiB), HasSubstr("above its limit, which was lowered"));
 }
 
+TEST(ExplainText, SaysHowMuchOfWhatItAskedForWasHere) {
+  pb::ExplainReply reply = OneTenant();
+  EXPECT_THAT(ExplainText(reply), HasSubstr("it has asked for nothing yet"));
+  reply.set_tokens_asked(1000);
+  reply.set_tokens_hit(366);
+  EXPECT_THAT(ExplainText(reply), HasSubstr("36.6% of the tokens it asked for were here"));
+}
+
 TEST(ExplainText, SaysWhatItMayNot) {
   pb::ExplainReply reply = OneTenant();
   pb::ExplainTier* nvme = reply.add_tiers();
