@@ -245,7 +245,7 @@ TEST(PolicyExamplesTest, TheWorkedExampleIsWithinItsGrantsAtAnyCapacity) {
     ASSERT_NE(premium, nullptr);
     EXPECT_EQ(premium->tier(TierKind::kDram).guarantee_bytes, dram_bytes * 30 / 100);
     EXPECT_EQ(premium->weight, 400u);
-    EXPECT_EQ(loaded->table->FindByName("basic/cache")->tier(TierKind::kDram).limit_bytes, dram_bytes);
+    EXPECT_EQ(loaded->table->FindByName("trial/cache")->tier(TierKind::kDram).limit_bytes, dram_bytes);
   }
 }
 
