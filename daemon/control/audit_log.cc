@@ -18,12 +18,18 @@ namespace {
 using Keep = AuditEvent::Keep;
 
 absl::StatusOr<UniqueFd> OpenToAppend(const std::string& path) {
-  UniqueFd file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600));
-  const bool good = file.valid() && ::fchmod(file.get(), 0600) == 0;
-  if (good) return file;
-  return absl::FailedPreconditionError(absl::StrCat("audit log ", path, ": ", std::strerror(errno),
-                                                    "; its folder must exist and the file be this user's, or leave "
-                                                    "auditLog out of the configuration"));
+  const auto refused = [&](const char* why) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("audit log ", path, ": ", why,
+                     "; its folder must exist and it must be a file of this user, or leave auditLog out"));
+  };
+  // A pipe without a reader would hold the daemon up for ever.
+  UniqueFd file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600));
+  struct stat info{};
+  if (!file.valid() || ::fstat(file.get(), &info) != 0) return refused(std::strerror(errno));
+  if (!S_ISREG(info.st_mode)) return refused("is not a regular file");
+  if (::fchmod(file.get(), 0600) != 0) return refused(std::strerror(errno));
+  return file;
 }
 
 }  // namespace
@@ -79,8 +85,7 @@ bool AuditLog::Append(const AuditEvent& event, int64_t wall_ms) {
     if (wrote <= 0) break;
     done += static_cast<size_t>(wrote);
   }
-  const bool whole = done == line.size() && (event.keep() == Keep::kWritten || ::fdatasync(file_.get()) == 0 ||
-                                             errno == EINVAL || errno == EROFS);  // a pipe has nothing to sync
+  const bool whole = done == line.size() && (event.keep() == Keep::kWritten || ::fdatasync(file_.get()) == 0);
   if (done > 0) torn_ = done < line.size();
   if (whole) {
     ++serial_;

@@ -103,6 +103,23 @@ TEST_F(AuditLogTest, AFolderThatIsNotThereIsAnErrorThatNamesIt) {
   EXPECT_THAT(std::string(log.status().message()), HasSubstr("/none/audit.jsonl: No such file or directory"));
 }
 
+TEST_F(AuditLogTest, WhatIsNoFileIsRefusedAndNotWaitedFor) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_FALSE(AuditLog::Open(path_, &clock_).ok());
+  const auto device = AuditLog::Open("/dev/null", &clock_);
+  ASSERT_FALSE(device.ok());
+  EXPECT_THAT(std::string(device.status().message()), HasSubstr("/dev/null: is not a regular file"));
+}
+
+TEST_F(AuditLogTest, AFileOthersCouldReadIsMadeTheOwnersAlone) {
+  std::ofstream(path_) << "";
+  ASSERT_EQ(::chmod(path_.c_str(), 0644), 0);
+  Open().reset();
+  struct stat info{};
+  ASSERT_EQ(::stat(path_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
 // A file that may not grow stands for a full disk.
 TEST_F(AuditLogTest, WhatADiskDoesNotTakeIsCountedAndToldWhenItDoes) {
   std::signal(SIGXFSZ, SIG_IGN);
