@@ -85,16 +85,18 @@ bool AuditLog::Append(const AuditEvent& event, int64_t wall_ms) {
     if (wrote <= 0) break;
     done += static_cast<size_t>(wrote);
   }
-  const bool whole = done == line.size() && (event.keep() == Keep::kWritten || ::fdatasync(file_.get()) == 0);
   if (done > 0) torn_ = done < line.size();
-  if (whole) {
-    ++serial_;
+  const bool whole = done == line.size();
+  if (whole) ++serial_;
+  // A line that is there and might not survive is counted as lost: too much is told rather than too little.
+  const bool kept = whole && (event.keep() == Keep::kWritten || ::fdatasync(file_.get()) == 0);
+  if (kept) {
     written_.fetch_add(1, std::memory_order_relaxed);
   } else if (!failing_) {
     Log(LogLevel::kError, "audit", path_, ": ", std::strerror(errno), "; events are lost, and counted, until it works");
   }
-  failing_ = !whole;
-  return whole;
+  failing_ = !kept;
+  return kept;
 }
 
 void AuditLog::ReopenNow() {
