@@ -98,6 +98,14 @@ absl::Status Findings::status() const {
   return absl::InvalidArgumentError(text);
 }
 
+std::string JoinFindings(std::vector<std::string> findings) {
+  const size_t left_out = findings.size() - std::min(findings.size(), kYamlFindingsMax);
+  findings.resize(findings.size() - left_out);
+  std::string text = absl::StrJoin(findings, "\n");
+  if (left_out > 0) absl::StrAppend(&text, "\nand ", left_out, " more; correct these first");
+  return text;
+}
+
 std::string Findings::PlaceOf(YamlPosition position) const { return absl::StrCat(file_name_, ":", position.line); }
 
 FieldReader::FieldReader(const YamlNode& node, std::string path, Findings* findings)

@@ -39,6 +39,9 @@ class Findings {
   size_t left_out_ = 0;
 };
 
+// A line a finding, the first kYamlFindingsMax of them; how many there are beyond is said.
+std::string JoinFindings(std::vector<std::string> findings);
+
 // What a text field accepts.
 struct TextRule {
   size_t bytes_max;

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -47,6 +48,8 @@ class AttachServer : private engine::EngineObserver {
 
   // Opens every door. FailedPrecondition when another daemon answers on one of them; then none is open.
   absl::Status Start();
+  // Told of every attach and every denial, on the loop.
+  void SetDoorObserver(std::function<void(const DoorEvent&)> observer) { door_observer_ = std::move(observer); }
   // Every kTickMs: leases that were not renewed, peers that said nothing. Bounded work.
   void Tick();
   // The engine has a new snapshot: peers it no longer vouches for are told Goodbye and cut, and so are those of a
@@ -79,6 +82,7 @@ class AttachServer : private engine::EngineObserver {
 
   // --- the verbs that make or end a session; RequestPath has the others
   void HandleAttach(Session* session);
+  void TellOfAttach(const Session& session) const;
   // nullptr when answered with an error.
   EngineGroup* JoinGroup(Session* session, TenantId tenant, const v1::Attach& in);
   void GrantMemory(Session* session, const engine::DomainMemory& memory);
@@ -125,6 +129,7 @@ class AttachServer : private engine::EngineObserver {
   };
   std::deque<Deadline> deadlines_;  // all deadlines are equally long, so the front is the next one due
 
+  std::function<void(const DoorEvent&)> door_observer_;
   AttachStats counters_;  // gauges in it are filled by stats()
   std::array<int64_t, kDenialReasonCount> denial_logged_ns_{};
   std::array<int64_t, kCutReasonCount> cut_logged_ns_{};

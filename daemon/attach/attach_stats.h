@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace kvartal::attach {
@@ -75,6 +76,18 @@ constexpr const char* CutReasonName(CutReason reason) {
       "unacked", "denied",      "policy",   "socket_error", "stopped",   "erased"};
   return kNames[static_cast<size_t>(reason)];
 }
+
+// A process that attached, or was refused. Valid during the call that tells of it.
+struct DoorEvent {
+  DenialReason denial = DenialReason::kNone;
+  std::string_view tenant;    // "" where nobody vouches for the process
+  std::string_view attestor;  // "uid" | "socket"
+  uint32_t pid = 0;
+  uint32_t uid = 0;
+  std::string_view client;  // its own name for itself
+  std::string_view group;   // of an attach: hex of its first bytes
+  std::string_view why;     // of a denial
+};
 
 struct SessionInfo {
   uint64_t id = 0;

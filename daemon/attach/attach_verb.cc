@@ -84,6 +84,7 @@ void AttachServer::HandleAttach(Session* session) {
   session->client = Printable(in.client());
   group->sessions.push_back(session);
   WatchPeerExit(session);
+  TellOfAttach(*session);
 
   ServerFrame& reply = codec_.NewReply(codec_.frame().request_id());
   v1::Attached* out = reply.mutable_attached();
@@ -95,6 +96,14 @@ void AttachServer::HandleAttach(Session* session) {
   out->set_daemon_epoch(daemon_epoch_);
   session->Send(&codec_, reply);
   GrantMemory(session, *memory);
+}
+
+void AttachServer::TellOfAttach(const Session& session) const {
+  if (!door_observer_) return;
+  const Attestation& who = session.who();
+  const PeerCredentials& peer = session.peer();
+  const std::string group = NameToHex(session.group->name, kGroupHexBytes);
+  door_observer_({DenialReason::kNone, who.tenant, who.attestor, peer.pid, peer.uid, session.client, group, ""});
 }
 
 EngineGroup* AttachServer::JoinGroup(Session* session, TenantId tenant, const v1::Attach& in) {
@@ -199,6 +208,7 @@ void AttachServer::Drain() {
 
 void AttachServer::CountDenial(const PeerCredentials& peer, const Attestation& who, DenialReason reason) {
   ++counters_.denials[static_cast<size_t>(reason)];
+  if (door_observer_) door_observer_({reason, who.tenant, who.attestor, peer.pid, peer.uid, "", "", who.why});
   if (!LogNow(clock_->MonotonicNs(), &denial_logged_ns_[static_cast<size_t>(reason)])) return;
   Log(LogLevel::kWarning, "attach", "denied (", DenialReasonName(reason), "): uid ", peer.uid, " pid ", peer.pid,
       who.tenant.empty() ? "" : " tenant ", who.tenant, who.why.empty() ? "" : "; ", who.why);

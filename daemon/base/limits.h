@@ -177,6 +177,8 @@ inline constexpr size_t kSelfCheckTextMax = 4096;   // of what a failed check pr
 inline constexpr size_t kMetricTenantsMax = 256;    // lines a metric; tenants beyond are summed in one called "other"
 inline constexpr int64_t kMetricsPeriodMs = 1000;   // how old a scraped number may be
 inline constexpr size_t kReloadsMax = 16;           // readings of the policy folder asked for and not done
+inline constexpr int64_t kPolicyPollMs = 250;       // a change of the folder is in force after two to three of these
+inline constexpr size_t kAuditQueueMax = 4096;      // audit events not yet written; one more is lost, and that is told
 
 static_assert(kExtentAlignBytes % kSlotAlignBytes == 0);
 static_assert(kExtentMaxBytes >= kBlockBytesMax);

@@ -3,6 +3,7 @@
 // predicate: the analysis does not see the lock inside one.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -37,6 +38,12 @@ class Condition {
   void Wait(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     condition_.wait(lock);
+    lock.release();
+  }
+  // The same, and no longer than that.
+  void WaitFor(Mutex& mutex, std::chrono::nanoseconds longest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    condition_.wait_for(lock, longest);
     lock.release();
   }
   void NotifyOne() { condition_.notify_one(); }

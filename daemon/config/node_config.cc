@@ -142,6 +142,7 @@ void ConfigReader::ReadDisk(FieldReader& disk) {
 void ConfigReader::ReadRest() {
   config_.eviction = root_.OneOf("eviction", kEvictionNames).value_or(config_.eviction);
   ReadMetricsAddress();
+  if (!root_.IsEmptyText("auditLog")) config_.audit_log = PathAt(root_, "auditLog");
   config_.log_level = root_.OneOf("logLevel", kLogLevels).value_or(config_.log_level);
   config_.lease_ms =
       static_cast<uint32_t>(root_.Integer("leaseMs", kLeaseMsMin, kLeaseMsMax).value_or(config_.lease_ms));

@@ -39,6 +39,7 @@ struct NodeConfig {
   std::string eviction = "lru";
   std::string policy_dir;       // folder of TenantKVPolicy / KVNodePool manifests
   std::string metrics_address;  // "127.0.0.1:9400", "" = off
+  std::string audit_log;        // file of the audit log, "" = off
   std::string log_level = "info";
   uint32_t lease_ms = 10000;
 };

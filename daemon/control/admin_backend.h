@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "daemon/base/status.h"
 #include "daemon/block/tier_kind.h"
 #include "daemon/engine/engine_stats.h"
+#include "daemon/policy/policy_table.h"
 
 namespace kvartal::control {
 
@@ -43,8 +45,12 @@ struct NodeView {
   uint64_t rss_bytes = 0;
   uint64_t policy_age_ms = 0;
   std::string policy_error;
+  uint64_t policy_reload_failures = 0;
   uint32_t policy_tenants = 0;
   engine::EngineStats engine;
+  int64_t wall_ms = 0;
+  std::shared_ptr<const policy::PolicyTable> policy;
+  std::vector<std::string> tenant_names;  // by TenantId, those that are history too
   std::set<std::string> removed_tenants;  // of those in `engine`: no longer in the policy
   std::array<TierView, kTierCount> tiers;
   std::vector<SessionView> sessions;
@@ -55,6 +61,9 @@ struct NodeView {
   bool direct_io = false;
   std::string attach_socket;
   std::string metrics_address;
+  std::string metrics_error;
+  std::string audit_log;
+  uint64_t audit_lost = 0;
 };
 
 struct PolicyReload {

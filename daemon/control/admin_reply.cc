@@ -34,6 +34,14 @@ void FillTenantTier(const engine::TenantTierStats& stats, TierKind kind, pb::Ten
   out->set_overshoot_bytes(stats.overshoot_bytes);
   out->set_evictions(stats.evictions());
   out->set_expirations(stats.expirations());
+  out->set_fair_share_bytes(stats.fair_share_bytes);
+  out->set_demand_bytes(stats.demand_bytes);
+  out->set_tokens_served(stats.tokens_served);
+  for (size_t reason = 0; reason < policy::kDropReasonCount; ++reason) {
+    if (stats.drops[reason].count == 0) continue;
+    (*out->mutable_drops())[policy::DropReasonName(static_cast<policy::DropReason>(reason))] =
+        stats.drops[reason].count;
+  }
   for (size_t reason = 1; reason < policy::kRefusalCount; ++reason) {
     if (stats.refusals[reason].count == 0) continue;
     (*out->mutable_refusals())[policy::RefusalName(static_cast<policy::Refusal>(reason))] =
@@ -66,6 +74,10 @@ void FillStatus(const NodeView& view, pb::StatusReply* reply) {
   reply->set_direct_io(view.direct_io);
   reply->set_attach_socket(view.attach_socket);
   reply->set_metrics_address(view.metrics_address);
+  reply->set_metrics_error(view.metrics_error);
+  reply->set_policy_reload_failures(view.policy_reload_failures);
+  reply->set_audit_log(view.audit_log);
+  reply->set_audit_lost(view.audit_lost);
   reply->set_bugs(BugCount());
   reply->set_rss_bytes(view.rss_bytes);
   for (const auto& [reason, count] : view.attach_denials) (*reply->mutable_attach_denials())[reason] = count;

@@ -9,6 +9,7 @@
 #include "daemon/base/limits.h"
 #include "daemon/base/log.h"
 #include "daemon/control/admin_reply.h"
+#include "daemon/control/explain.h"
 
 namespace kvartal::control {
 namespace {
@@ -28,9 +29,9 @@ AdminService::AdminService(Executor* loop, AdminBackend* backend)
 AdminService::~AdminService() = default;
 
 void AdminService::Stop() {
-  std::lock_guard lock(desk_->mutex);
+  MutexLock lock(desk_->mutex);
   desk_->stopping = true;
-  desk_->answered.notify_all();
+  desk_->answered.NotifyAll();
 }
 
 template <typename T>
@@ -43,25 +44,28 @@ absl::StatusOr<T> AdminService::Ask(grpc::ServerContext* context, int64_t limit_
   const auto answer = std::make_shared<Answer>();
   const std::shared_ptr<Desk> desk = desk_;
   {
-    std::lock_guard lock(desk->mutex);
+    MutexLock lock(desk->mutex);
     if (desk->stopping) return absl::UnavailableError("the daemon is going down");
   }
   loop_->Post([desk, answer, backend = backend_, question = std::move(question)] {
     {
       // Whoever gave up must not have its request carried out later.
-      std::lock_guard lock(desk->mutex);
+      MutexLock lock(desk->mutex);
       if (answer->abandoned || desk->stopping) return;
     }
     question(*backend, [desk, answer](absl::StatusOr<T> value) {
-      std::lock_guard lock(desk->mutex);
+      MutexLock lock(desk->mutex);
       answer->value = std::move(value);
-      desk->answered.notify_all();
+      desk->answered.NotifyAll();
     });
   });
   const auto until =
       std::min<SystemTime::time_point>(context->deadline(), SystemTime::now() + std::chrono::milliseconds(limit_ms));
-  std::unique_lock lock(desk->mutex);
-  desk->answered.wait_until(lock, until, [&] { return answer->value.has_value() || desk->stopping; });
+  MutexLock lock(desk->mutex);
+  for (auto now = SystemTime::now(); !answer->value.has_value() && !desk->stopping && now < until;
+       now = SystemTime::now()) {
+    desk->answered.WaitFor(desk->mutex, until - now);
+  }
   if (answer->value.has_value()) return *std::move(answer->value);
   answer->abandoned = true;
   if (desk->stopping) return absl::UnavailableError("the daemon is going down");
@@ -95,6 +99,14 @@ grpc::Status AdminService::ListSessions(grpc::ServerContext* context, const pb::
   if (!view.ok()) return ToGrpc(view.status());
   FillSessions(*view, reply);
   return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Explain(grpc::ServerContext* context, const pb::ExplainRequest* request,
+                                   pb::ExplainReply* reply) {
+  const absl::StatusOr<NodeView> view = AskView(context);
+  if (!view.ok()) return ToGrpc(view.status());
+  const absl::Status filled = FillExplain(*view, request->tenant(), reply);
+  return filled.ok() ? grpc::Status::OK : ToGrpc(filled);
 }
 
 grpc::Status AdminService::Drop(grpc::ServerContext* context, const pb::DropRequest* request, pb::DropReply* reply) {

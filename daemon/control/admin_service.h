@@ -3,13 +3,13 @@
 // its deadline even when the loop is stuck or gone; after Stop every handler returns at once.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 
+#include "absl/base/thread_annotations.h"
 #include "daemon/base/event_loop.h"
+#include "daemon/base/mutex.h"
 #include "daemon/control/admin.grpc.pb.h"
 #include "daemon/control/admin_backend.h"
 
@@ -30,6 +30,8 @@ class AdminService final : public admin::v1::Admin::Service {
                            admin::v1::ListTenantsReply* reply) override;
   grpc::Status ListSessions(grpc::ServerContext* context, const admin::v1::ListSessionsRequest* request,
                             admin::v1::ListSessionsReply* reply) override;
+  grpc::Status Explain(grpc::ServerContext* context, const admin::v1::ExplainRequest* request,
+                       admin::v1::ExplainReply* reply) override;
   grpc::Status Drop(grpc::ServerContext* context, const admin::v1::DropRequest* request,
                     admin::v1::DropReply* reply) override;
   grpc::Status Drain(grpc::ServerContext* context, const admin::v1::DrainRequest* request,
@@ -42,9 +44,9 @@ class AdminService final : public admin::v1::Admin::Service {
  private:
   // Where handlers wait. Shared with the callbacks on the loop, which may outlive a handler that gave up.
   struct Desk {
-    std::mutex mutex;
-    std::condition_variable answered;
-    bool stopping = false;  // Guarded by mutex
+    Mutex mutex;
+    Condition answered;
+    bool stopping ABSL_GUARDED_BY(mutex) = false;
   };
   template <typename T>
   absl::StatusOr<T> Ask(grpc::ServerContext* context, int64_t limit_ms,

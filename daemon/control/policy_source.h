@@ -16,7 +16,13 @@ struct LoadedPolicy {
   std::vector<std::string> warnings;
 };
 
-// An invalid file refuses the whole set: the error names file, line, field and reason.
+// Paths of the manifests in `folder`, sorted. Hidden names are left out: a mounted ConfigMap keeps its bookkeeping in
+// them.
+absl::StatusOr<std::vector<std::string>> ManifestsIn(const std::string& folder);
+// An invalid file, or a policy above the grant of its namespace, refuses the whole set: the error names file, line,
+// field and reason.
+absl::StatusOr<LoadedPolicy> LoadPolicyFiles(const std::vector<std::string>& paths,
+                                             const policy::NodeCapacity& capacity);
 absl::StatusOr<LoadedPolicy> LoadPolicyFolder(const std::string& folder, const policy::NodeCapacity& capacity);
 
 }  // namespace kvartal::control

@@ -34,7 +34,8 @@ EngineState::EngineState(const EngineOptions& options_in, const EngineDevices& d
       ledger(policy->capacity()),
       timers(kTickOrigin),
       start_ns_(devices.clock->MonotonicNs()),
-      start_wall_ms_(devices.clock->WallMs()) {
+      start_wall_ms_(devices.clock->WallMs()),
+      advanced_ns_(start_ns_) {
   KV_CHECK((devices.nvme == nullptr) == (devices.catalog == nullptr));
   // A wall clock that was set back makes no block younger: dates go on from the last one that is on disk.
   if (devices.catalog != nullptr) start_wall_ms_ = std::max(start_wall_ms_, devices.catalog->kept_time_ms());
@@ -256,6 +257,13 @@ void EngineState::Arm(EntryId id) {
   if (due_tick < timers.DueOf(id)) timers.Schedule(id, due_tick);
 }
 
+void EngineState::AdvanceLedger() {
+  constexpr int64_t kNsPerMs = 1'000'000;
+  const int64_t elapsed_ms = (devices.clock->MonotonicNs() - advanced_ns_) / kNsPerMs;
+  ledger.Advance(static_cast<uint64_t>(elapsed_ms));
+  advanced_ns_ += elapsed_ms * kNsPerMs;  // the rest of a millisecond is the next call's
+}
+
 void EngineState::NoteRefusal(TenantState& tenant, TierKind tier, policy::Refusal reason, uint64_t bytes) {
   policy::Tally& tally = tenant.stats.tiers[TierIndex(tier)].refusal(reason);
   ++tally.count;
@@ -340,6 +348,7 @@ EngineStats EngineState::Stats() const {
       tier_stats.overshoot_bytes = account.overshoot_bytes;
       tier_stats.fair_share_bytes = tenant->shared(tier).share_bytes;
       tier_stats.demand_bytes = tenant->shared(tier).demand_bytes;
+      tier_stats.byte_seconds = account.byte_seconds;
     }
     copy.pinned_blocks = tenant->pins.size();
     copy.pinned_bytes = tenant->pinned_bytes;

@@ -157,6 +157,9 @@ class EngineState {
   // Sees to it that the block's timer fires by then. What moved away meanwhile is found out when it does.
   void Arm(EntryId id);
 
+  // Once a tick: what is held now counts for the time since the last one.
+  void AdvanceLedger();
+
   // --- decisions
   // Every refusal and every copy that goes is counted by its reason. `bytes`: what was asked or freed.
   void NoteRefusal(TenantState& tenant, TierKind tier, policy::Refusal reason, uint64_t bytes);
@@ -222,6 +225,7 @@ class EngineState {
   policy::BlockAges AgesOf(EntryId id, const index::Entry& entry, uint32_t now_tick) const;
   int64_t start_ns_;
   int64_t start_wall_ms_;
+  int64_t advanced_ns_;
   bool waking_ = false;
 };
 

@@ -18,6 +18,8 @@ struct TenantTierStats {
   uint64_t overshoot_bytes = 0;  // the most a charge ever took it above its limit: 0, or there is a bug
   uint64_t blocks = 0;
   uint64_t fair_share_bytes = 0, demand_bytes = 0;  // what the rules would give it now, and what it could use
+  uint64_t tokens_served = 0;                       // of prompts found, by the tier they were found in
+  double byte_seconds = 0;                          // charged bytes over time, tick by tick
   std::array<policy::Tally, policy::kDropReasonCount> drops{};
   std::array<policy::Tally, policy::kRefusalCount> refusals{};
 

@@ -1,6 +1,7 @@
 #include "daemon/engine/load_path.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "daemon/base/check.h"
@@ -40,11 +41,15 @@ LookupResult LoadPath::Lookup(NamespaceId ns, std::span<const BlockKey> keys, ui
   const uint32_t now_tick = state_.NowTick();
   places->clear();
   bool in_place = true;
+  TenantStats& stats = state_.tenant(space.tenant).stats;
+  const uint64_t block_tokens = space.layout.tokens_per_block;
+  std::array<uint64_t, kTierCount> found_tokens{};
   for (const EntryId id : found_) {
     TierKind tier;
     if (!id.valid() || !state_.FindTier(id, now_tick, &tier)) break;
     in_place = in_place && tier == TierKind::kDram;
     if (!TryKeep({id, in_place})) break;
+    found_tokens[TierIndex(tier)] += block_tokens;
     places->push_back(in_place ? PlaceInDram(id) : BlockPlace{id, TierKind::kNvme, 0, 0});
   }
   result.matched = static_cast<uint32_t>(places->size());
@@ -57,8 +62,6 @@ LookupResult LoadPath::Lookup(NamespaceId ns, std::span<const BlockKey> keys, ui
   while (in_dram < places->size() && (*places)[in_dram].tier == TierKind::kDram) ++in_dram;
   state_.NoteMisses(state_.tenant(space.tenant), ns, keys.subspan(in_dram), std::span(found_).subspan(in_dram));
 
-  TenantStats& stats = state_.tenant(space.tenant).stats;
-  const uint64_t block_tokens = space.layout.tokens_per_block;
   if (request == 0) {
     ++stats.lookups;
     stats.tokens_asked += prompt_tokens != 0 ? prompt_tokens : keys.size() * block_tokens;
@@ -69,6 +72,11 @@ LookupResult LoadPath::Lookup(NamespaceId ns, std::span<const BlockKey> keys, ui
   uint64_t hit_tokens = result.matched * block_tokens;
   if (request == 0 && prompt_tokens != 0) hit_tokens = std::min(hit_tokens, prompt_tokens);
   stats.tokens_hit += hit_tokens;
+  for (size_t i = 0; i < kTierCount; ++i) {
+    const uint64_t served = std::min(found_tokens[i], hit_tokens);
+    stats.tiers[i].tokens_served += served;
+    hit_tokens -= served;
+  }
   return result;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "crds/field_reader.h"
 #include "crds/tenant_policy.h"
 #include "daemon/base/check.h"
 #include "daemon/base/limits.h"
@@ -243,12 +244,12 @@ std::string CanonicalText(const TenantRules& rules) {
   return text;
 }
 
-std::string VersionOf(const std::vector<TenantRules>& tenants) {
+std::string VersionOf(const std::vector<TenantRules>& tenants, uint32_t soft_cap_percent) {
   std::vector<std::string> lines;
   lines.reserve(tenants.size());
   for (const TenantRules& rules : tenants) lines.push_back(CanonicalText(rules));
   std::sort(lines.begin(), lines.end());
-  const std::string text = absl::StrJoin(lines, "");
+  const std::string text = absl::StrCat(absl::StrJoin(lines, ""), "soft_cap=", soft_cap_percent, "\n");
   return absl::StrFormat("%016x", XXH3_64bits(text.data(), text.size()));
 }
 
@@ -256,7 +257,8 @@ std::string VersionOf(const std::vector<TenantRules>& tenants) {
 
 absl::StatusOr<std::shared_ptr<const PolicyTable>> PolicyTable::Build(const std::vector<crds::TenantPolicy>& policies,
                                                                       const NodeCapacity& capacity,
-                                                                      std::vector<std::string>* warnings) {
+                                                                      std::vector<std::string>* warnings,
+                                                                      uint32_t soft_cap_percent) {
   if (policies.size() > kTenantsMax) {
     return absl::InvalidArgumentError(absl::StrCat(policies.size(), " policies; a node takes at most ", kTenantsMax,
                                                    ", each is a tenant with its metrics"));
@@ -265,19 +267,11 @@ absl::StatusOr<std::shared_ptr<const PolicyTable>> PolicyTable::Build(const std:
   for (const crds::TenantPolicy& policy : policies) compiler.Compile(policy);
   // Sums over rules that are partly wrong would only add noise.
   if (compiler.errors().empty()) compiler.CheckGuarantees();
-  if (!compiler.errors().empty()) {
-    std::vector<std::string> shown = compiler.errors();
-    if (shown.size() > kYamlFindingsMax) shown.resize(kYamlFindingsMax);
-    std::string text = absl::StrJoin(shown, "\n");
-    if (shown.size() < compiler.errors().size()) {
-      absl::StrAppend(&text, "\nand ", compiler.errors().size() - shown.size(), " more");
-    }
-    return absl::InvalidArgumentError(text);
-  }
+  if (!compiler.errors().empty()) return absl::InvalidArgumentError(crds::JoinFindings(compiler.errors()));
   if (warnings != nullptr) warnings->insert(warnings->end(), compiler.warnings().begin(), compiler.warnings().end());
   std::vector<TenantRules> rules = compiler.TakeRules();
   std::sort(rules.begin(), rules.end(), [](const TenantRules& a, const TenantRules& b) { return a.name < b.name; });
-  return FromRules(std::move(rules), capacity);
+  return FromRules(std::move(rules), capacity, soft_cap_percent);
 }
 
 std::shared_ptr<const PolicyTable> PolicyTable::FromRules(std::vector<TenantRules> rules, const NodeCapacity& capacity,
@@ -286,7 +280,7 @@ std::shared_ptr<const PolicyTable> PolicyTable::FromRules(std::vector<TenantRule
   table->tenants_ = std::move(rules);
   table->capacity_ = capacity;
   table->soft_cap_percent_ = soft_cap_percent;
-  table->version_ = VersionOf(table->tenants_);
+  table->version_ = VersionOf(table->tenants_, soft_cap_percent);
   for (size_t i = 0; i < table->tenants_.size(); ++i) {
     const TenantRules& tenant = table->tenants_[i];
     KV_CHECK(table->by_name_.emplace(tenant.name, i).second);

@@ -61,7 +61,8 @@ class PolicyTable {
   // meant: a limit above the capacity (clipped), a limit smaller than a slot. Tenants are sorted by name.
   static absl::StatusOr<std::shared_ptr<const PolicyTable>> Build(const std::vector<crds::TenantPolicy>& policies,
                                                                   const NodeCapacity& capacity,
-                                                                  std::vector<std::string>* warnings);
+                                                                  std::vector<std::string>* warnings,
+                                                                  uint32_t soft_cap_percent = kSoftCapPercentDefault);
   // A table made of ready rules, in their order, for tests and the simulator. KV_CHECKs that names and subjects are
   // unique.
   static std::shared_ptr<const PolicyTable> FromRules(std::vector<TenantRules> rules, const NodeCapacity& capacity,

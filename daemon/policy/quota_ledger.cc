@@ -84,6 +84,14 @@ void QuotaLedger::Reclaimed(TierKind tier, uint64_t bytes) {
   totals.reclaiming_bytes -= bytes;
 }
 
+void QuotaLedger::Advance(uint64_t elapsed_ms) {
+  constexpr double kMsPerSecond = 1000.0;
+  const double seconds = static_cast<double>(elapsed_ms) / kMsPerSecond;
+  for (auto& tenant : accounts_) {
+    for (Account& account : tenant) account.byte_seconds += static_cast<double>(account.charged_bytes) * seconds;
+  }
+}
+
 bool QuotaLedger::Adopt(TenantId tenant, TierKind tier, uint64_t bytes) {
   ChargeResult result = TryCharge(tenant, tier, bytes);
   if (!result.charge.valid()) return false;

@@ -50,6 +50,7 @@ struct Account {
   uint64_t guarantee_bytes = 0;
   uint64_t peak_bytes = 0;
   uint64_t overshoot_bytes = 0;  // the most a charge ever took it above its limit: 0, or there is a bug
+  double byte_seconds = 0;  // what was charged at each Advance, times the time since the one before
 };
 
 class QuotaLedger {
@@ -70,6 +71,8 @@ class QuotaLedger {
   // Settled bytes are the tenant's no longer. With `still_reclaiming` they stay against the capacity until Reclaimed.
   void Refund(TenantId tenant, TierKind tier, uint64_t bytes, bool still_reclaiming = false);
   void Reclaimed(TierKind tier, uint64_t bytes);
+  // Lets `elapsed_ms` pass for Account::byte_seconds.
+  void Advance(uint64_t elapsed_ms);
   // Recovery: bytes that exist already. False (nothing charged) when it would break limit or capacity.
   [[nodiscard]] bool Adopt(TenantId tenant, TierKind tier, uint64_t bytes);
 

@@ -45,6 +45,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(config::NodeConfig config) {
   std::unique_ptr<Node> node(new Node(std::move(config)));
   KV_ASSIGN_OR_RETURN(node->policy_, NodePolicy::Load(node->config_, &node->clock_));
   KV_RETURN_IF_ERROR(node->CheckDoorsFree());
+  KV_ASSIGN_OR_RETURN(node->audit_, NodeAudit::Open(node->config_.audit_log, &node->clock_));
   KV_RETURN_IF_ERROR(node->MakeParts());
   KV_RETURN_IF_ERROR(node->OpenDoors());
   node->StartMetrics();
@@ -70,7 +71,6 @@ absl::Status Node::CheckDoorsFree() const {
 
 absl::Status Node::MakeParts() {
   KV_ASSIGN_OR_RETURN(loop_, EventLoop::Create(&clock_));
-  policy_reader_ = std::make_unique<WorkerPool>("kv-policy", 1, kReloadsMax);
   memory_ = device::NewMemfdMemory(loop_.get());
   dram_ = std::make_unique<tier::DramTier>(memory_.get(), config_.dram_bytes);
   if (!config_.nvme.empty()) {
@@ -91,8 +91,18 @@ absl::Status Node::MakeParts() {
     });
   }
   attach_ = std::make_unique<attach::AttachServer>(AttachOptionsOf(config_), loop_.get(), &clock_, engine_.get());
-  parts_ = {&config_, &clock_, policy_.get(), memory_.get(), &nvme_, engine_.get(), attach_.get(), clock_.MonotonicNs(),
-            ""};
+  attach_->SetDoorObserver([this](const attach::DoorEvent& event) { audit_->Door(event); });
+  audit_->InForce(*policy_->table());
+  policy_->Watch(loop_.get(), [this](const absl::Status& status) { OnPolicyRead(status); });
+  parts_.config = &config_;
+  parts_.clock = &clock_;
+  parts_.policy = policy_.get();
+  parts_.memory = memory_.get();
+  parts_.nvme = &nvme_;
+  parts_.engine = engine_.get();
+  parts_.attach = attach_.get();
+  parts_.audit = audit_.get();
+  parts_.started_ns = clock_.MonotonicNs();
   return absl::OkStatus();
 }
 
@@ -107,7 +117,8 @@ void Node::StartMetrics() {
   if (config_.metrics_address.empty()) return;
   auto exporter = telemetry::MetricsExporter::Start(config_.metrics_address);
   if (!exporter.ok()) {
-    Log(LogLevel::kWarning, "node", exporter.status().message(), ". Serving without metrics");
+    parts_.metrics_error = std::string(exporter.status().message());
+    Log(LogLevel::kWarning, "node", parts_.metrics_error, ". Serving without metrics");
     return;
   }
   metrics_ = *std::move(exporter);
@@ -138,9 +149,9 @@ void Node::Run() {
   metrics_.reset();
   admin_.reset();
   attach_->Stop();
-  if (Quiet(engine_->stats()) && policy_reader_->Pending() == 0) return;
-  // A disk that does not answer, of blocks or of the policy folder, would hold its thread, and the end of this process
-  // with it, for ever. What is durable is so.
+  if (NothingUnderWay()) return;
+  // A disk that does not answer, of blocks, of policy or of the audit log, would hold its thread, and the end of this
+  // process with it, for ever. What is durable is so.
   Log(LogLevel::kWarning, "node", "going down with reads or writes under way that have not ended");
   std::_Exit(EXIT_SUCCESS);
 }
@@ -170,6 +181,7 @@ void Node::UpdateMetrics() {
 
 void Node::OnSignal(int signal) {
   if (signal == SIGHUP) {
+    audit_->Reopen();
     return ReloadPolicy([](const absl::StatusOr<control::PolicyReload>&) {});  // the log tells
   }
   if (stopping_) {
@@ -184,6 +196,7 @@ void Node::BeginShutdown() {
   stopping_ = true;
   stop_by_ns_ = clock_.MonotonicNs() + kDrainDeadlineMs * kNsPerMs;
   (void)control::NotifySupervisor(NotifySocket(), "STOPPING=1");
+  policy_->StopWatching();
   attach_->Drain();
   WhenDrained([this] {
     Log(LogLevel::kInfo, "node", "drained");
@@ -203,9 +216,11 @@ void Node::WhenDrained(absl::AnyInvocable<void()> then) {
   });
 }
 
+bool Node::NothingUnderWay() const { return Quiet(engine_->stats()) && !policy_->reading() && audit_->pending() == 0; }
+
 // Ending the sessions gives memory back; callbacks of that must not outlive the engine they lead to.
 void Node::FinishWhenQuiet() {
-  if (Quiet(engine_->stats()) || clock_.MonotonicNs() >= stop_by_ns_) {
+  if (NothingUnderWay() || clock_.MonotonicNs() >= stop_by_ns_) {
     loop_->Stop();
     return;
   }
@@ -226,8 +241,10 @@ void Node::Drop(const std::string& tenant, Done<uint64_t> done) {
     done(absl::FailedPreconditionError(absl::StrCat("tenant ", tenant, " is being erased already: wait for its end")));
     return;
   }
+  audit_->DropAsked(tenant);
   engine_->DropTenant(id, [this, tenant, done = std::move(done)](absl::StatusOr<uint64_t> bytes) mutable {
     attach_->EndDrop(tenant);
+    audit_->Dropped(tenant, bytes);
     if (bytes.ok()) return done(*bytes);
     done(absl::InternalError(
         absl::StrCat("tenant ", tenant, " is not erased in full: ", bytes.status().message(), "; drop it again")));
@@ -240,21 +257,17 @@ void Node::Drain(Done<bool> done) {
 }
 
 void Node::ReloadPolicy(Done<control::PolicyReload> done) {
-  if (policy_reader_->Pending() >= kReloadsMax) {
-    Log(LogLevel::kWarning, "policy", "a reload was refused: ", kReloadsMax, " wait for the folder already");
-    done(absl::ResourceExhaustedError(absl::StrCat(config_.policy_dir, ": ", kReloadsMax,
-                                                   " reloads wait for this folder: see why it takes so long")));
-    return;
-  }
-  const bool accepted = policy_reader_->TrySubmit([this, done = std::move(done)]() mutable {
-    loop_->Post([this, done = std::move(done), read = policy_->ReadFolder()]() mutable {
-      if (const absl::Status status = policy_->Replace(std::move(read)); !status.ok()) return done(status);
-      engine_->ApplyPolicy(policy_->table());
-      attach_->OnPolicyChanged();
-      done(control::PolicyReload{policy_->table()->version(), policy_->warnings()});
-    });
+  policy_->Reload([this, done = std::move(done)](const absl::Status& status) mutable {
+    if (!status.ok()) return done(status);
+    done(control::PolicyReload{policy_->table()->version(), policy_->warnings()});
   });
-  KV_CHECK(accepted);  // only this thread submits
+}
+
+void Node::OnPolicyRead(const absl::Status& status) {
+  if (!status.ok()) return audit_->Refused(*policy_->table(), status);
+  engine_->ApplyPolicy(policy_->table());
+  audit_->InForce(*policy_->table());
+  attach_->OnPolicyChanged();
 }
 
 void Node::CheckInvariants(Done<uint64_t> done) {

@@ -12,12 +12,12 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/event_loop.h"
 #include "daemon/base/status.h"
-#include "daemon/base/worker_pool.h"
 #include "daemon/config/node_config.h"
 #include "daemon/control/admin_backend.h"
 #include "daemon/control/admin_server.h"
 #include "daemon/device/host_memory.h"
 #include "daemon/engine/cache_engine.h"
+#include "daemon/process/node_audit.h"
 #include "daemon/process/node_policy.h"
 #include "daemon/process/node_report.h"
 #include "daemon/process/nvme_stack.h"
@@ -44,6 +44,7 @@ class Node : private control::AdminBackend {
   absl::Status MakeParts();
   absl::Status OpenDoors();
   void StartMetrics();
+  void OnPolicyRead(const absl::Status& status);
 
   void Tick();
   void CatchUpLater();
@@ -51,6 +52,7 @@ class Node : private control::AdminBackend {
   void OnSignal(int signal);
   void BeginShutdown();
   void WhenDrained(absl::AnyInvocable<void()> then);
+  bool NothingUnderWay() const;
   void FinishWhenQuiet();
 
   control::NodeView View() override;
@@ -61,16 +63,16 @@ class Node : private control::AdminBackend {
 
   const SystemClock clock_;
   const config::NodeConfig config_;
-  std::unique_ptr<NodePolicy> policy_;
   NodeParts parts_;
   bool stopping_ = false;
   bool catching_up_ = false;
   int64_t stop_by_ns_ = 0;
   std::vector<absl::AnyInvocable<void()>> waiting_for_drain_;
 
-  // In the order they are made; each may use those before it.
+  // Each may use those before it.
+  std::unique_ptr<NodeAudit> audit_;
   std::unique_ptr<EventLoop> loop_;
-  std::unique_ptr<WorkerPool> policy_reader_;
+  std::unique_ptr<NodePolicy> policy_;
   std::unique_ptr<device::HostMemory> memory_;
   std::unique_ptr<tier::DramTier> dram_;
   NvmeStack nvme_;

@@ -1,7 +1,11 @@
 #include "daemon/process/node_policy.h"
 
+#include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/base/limits.h"
 #include "daemon/base/log.h"
 
 namespace kvartal::process {
@@ -17,14 +21,48 @@ policy::NodeCapacity CapacityOf(const config::NodeConfig& config) {
 }
 
 absl::StatusOr<std::unique_ptr<NodePolicy>> NodePolicy::Load(const config::NodeConfig& config, const Clock* clock) {
-  std::unique_ptr<NodePolicy> policy(new NodePolicy(config.policy_dir, CapacityOf(config), clock));
-  KV_ASSIGN_OR_RETURN(control::LoadedPolicy loaded, policy->ReadFolder());
+  std::unique_ptr<NodePolicy> policy(new NodePolicy(config, clock));
+  KV_ASSIGN_OR_RETURN(control::LoadedPolicy loaded, policy->folder_.Read());
   policy->PutInForce(std::move(loaded));
   return policy;
 }
 
-absl::StatusOr<control::LoadedPolicy> NodePolicy::ReadFolder() const {
-  return control::LoadPolicyFolder(folder_, capacity_);
+void NodePolicy::Watch(EventLoop* loop, OnRead on_read) {
+  loop_ = loop;
+  on_read_ = std::move(on_read);
+  watching_ = true;
+  reader_ = std::make_unique<WorkerPool>("kv-policy", 1, kReloadsMax);
+  loop_->RunAfterMs(kPolicyPollMs, [this] { Poll(); });
+}
+
+void NodePolicy::Poll() {
+  if (!watching_) return;
+  // A folder that does not answer holds one reading, not a queue of them.
+  if (!reading()) {
+    const bool accepted = reader_->TrySubmit([this] {
+      std::optional<absl::StatusOr<control::LoadedPolicy>> read = folder_.ReadIfChanged();
+      if (!read) return;
+      loop_->Post([this, read = *std::move(read)]() mutable { on_read_(Replace(std::move(read))); });
+    });
+    KV_CHECK(accepted);  // only this thread submits
+  }
+  loop_->RunAfterMs(kPolicyPollMs, [this] { Poll(); });
+}
+
+void NodePolicy::Reload(absl::AnyInvocable<void(absl::Status)> done) {
+  if (reader_->Pending() >= kReloadsMax) {
+    Log(LogLevel::kWarning, "policy", "a reload was refused: ", kReloadsMax, " wait for the folder already");
+    return done(absl::ResourceExhaustedError(
+        absl::StrCat(folder_path_, ": ", kReloadsMax, " reloads wait for this folder: see why it takes so long")));
+  }
+  const bool accepted = reader_->TrySubmit([this, done = std::move(done)]() mutable {
+    loop_->Post([this, done = std::move(done), read = folder_.Read()]() mutable {
+      const absl::Status status = Replace(std::move(read));
+      on_read_(status);
+      done(status);
+    });
+  });
+  KV_CHECK(accepted);  // only this thread submits
 }
 
 absl::Status NodePolicy::Replace(absl::StatusOr<control::LoadedPolicy> read) {

@@ -40,8 +40,7 @@ std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const 
 }
 
 // The engine remembers every tenant it ever had. One that is gone from the policy is shown while it still holds bytes.
-engine::EngineStats ShownStats(const NodeParts& parts) {
-  engine::EngineStats stats = parts.engine->stats();
+engine::EngineStats ShownStats(const NodeParts& parts, engine::EngineStats stats) {
   const auto is_history = [&](const engine::TenantStats& tenant) {
     if (parts.policy->table()->FindByName(tenant.name) != nullptr) return false;
     return std::all_of(tenant.tiers.begin(), tenant.tiers.end(),
@@ -70,7 +69,12 @@ control::NodeView ViewOf(const NodeParts& parts) {
   view.policy_age_ms = parts.policy->age_ms();
   view.policy_error = parts.policy->last_error();
   view.policy_tenants = static_cast<uint32_t>(parts.policy->table()->tenants().size());
-  view.engine = ShownStats(parts);
+  view.policy_reload_failures = parts.policy->reload_failures();
+  view.wall_ms = parts.clock->WallMs();
+  view.policy = parts.policy->table();
+  engine::EngineStats stats = parts.engine->stats();
+  for (const engine::TenantStats& tenant : stats.tenants) view.tenant_names.push_back(tenant.name);
+  view.engine = ShownStats(parts, std::move(stats));
   for (const engine::TenantStats& tenant : view.engine.tenants) {
     if (parts.policy->table()->FindByName(tenant.name) == nullptr) view.removed_tenants.insert(tenant.name);
   }
@@ -100,12 +104,15 @@ control::NodeView ViewOf(const NodeParts& parts) {
   view.direct_io = parts.nvme->file != nullptr && parts.nvme->file->direct_io();
   view.attach_socket = parts.config->attach_socket;
   view.metrics_address = parts.metrics_address;
+  view.metrics_error = parts.metrics_error;
+  view.audit_log = parts.config->audit_log;
+  view.audit_lost = parts.audit->lost();
   return view;
 }
 
 telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {
   telemetry::NodeMetrics metrics;
-  metrics.engine = ShownStats(parts);
+  metrics.engine = ShownStats(parts, parts.engine->stats());
   metrics.attach = parts.attach->stats();
   const std::array<control::TierView, kTierCount> tiers = TiersOf(parts, metrics.engine);
   for (size_t i = 0; i < kTierCount; ++i) {
@@ -114,6 +121,9 @@ telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {
   }
   metrics.policy_age_ms = parts.policy->age_ms();
   metrics.policy_reload_failures = parts.policy->reload_failures();
+  metrics.policy_refused = !parts.policy->last_error().empty();
+  metrics.audit_written = parts.audit->written();
+  metrics.audit_lost = parts.audit->lost();
   metrics.uptime_ms = UptimeMs(parts);
   metrics.rss_bytes = OwnResidentBytes();
   metrics.bugs = BugCount();

@@ -10,6 +10,7 @@
 #include "daemon/control/admin_backend.h"
 #include "daemon/device/host_memory.h"
 #include "daemon/engine/cache_engine.h"
+#include "daemon/process/node_audit.h"
 #include "daemon/process/node_policy.h"
 #include "daemon/process/nvme_stack.h"
 #include "daemon/telemetry/node_metrics.h"
@@ -25,8 +26,10 @@ struct NodeParts {
   const NvmeStack* nvme = nullptr;
   const engine::CacheEngine* engine = nullptr;
   const attach::AttachServer* attach = nullptr;
+  const NodeAudit* audit = nullptr;
   int64_t started_ns = 0;
   std::string metrics_address;  // "" while the exporter is off
+  std::string metrics_error;    // why it is, where it should not be
 };
 
 control::NodeView ViewOf(const NodeParts& parts);

@@ -74,6 +74,10 @@ void Accumulate(const TenantTierStats& from, TenantTierStats* to) {
   to->granted_empty_bytes += from.granted_empty_bytes;
   to->peak_bytes += from.peak_bytes;
   to->blocks += from.blocks;
+  to->fair_share_bytes += from.fair_share_bytes;
+  to->demand_bytes += from.demand_bytes;
+  to->tokens_served += from.tokens_served;
+  to->byte_seconds += from.byte_seconds;
   for (size_t i = 0; i < policy::kDropReasonCount; ++i) Accumulate(from.drops[i], &to->drops[i]);
   for (size_t i = 0; i < policy::kRefusalCount; ++i) Accumulate(from.refusals[i], &to->refusals[i]);
 }
@@ -120,9 +124,15 @@ struct TierColumn {
   uint64_t TenantTierStats::* value;
 };
 constexpr TierColumn kTierColumns[] = {
-    {kChargedBytes, &TenantTierStats::charged_bytes},     {kLimitBytes, &TenantTierStats::limit_bytes},
-    {kGuaranteeBytes, &TenantTierStats::guarantee_bytes}, {kGrantedEmptyBytes, &TenantTierStats::granted_empty_bytes},
-    {kPeakBytes, &TenantTierStats::peak_bytes},           {kBlocks, &TenantTierStats::blocks},
+    {kChargedBytes, &TenantTierStats::charged_bytes},
+    {kLimitBytes, &TenantTierStats::limit_bytes},
+    {kGuaranteeBytes, &TenantTierStats::guarantee_bytes},
+    {kGrantedEmptyBytes, &TenantTierStats::granted_empty_bytes},
+    {kPeakBytes, &TenantTierStats::peak_bytes},
+    {kBlocks, &TenantTierStats::blocks},
+    {kFairShareBytes, &TenantTierStats::fair_share_bytes},
+    {kDemandBytes, &TenantTierStats::demand_bytes},
+    {kTokensServed, &TenantTierStats::tokens_served},
 };
 
 struct TenantColumn {
@@ -163,18 +173,23 @@ void AddReasonFamily(const MetricName& name, const std::vector<Line>& lines, Tal
   out->push_back(family.Take());
 }
 
+template <typename Value>
+void AddTierFamily(const MetricName& name, const NodeMetrics& metrics, const std::vector<Line>& lines,
+                   Value TenantTierStats::* value, std::vector<prometheus::MetricFamily>* out) {
+  FamilyBuilder family(name);
+  for (const Line& line : lines) {
+    for (TierKind tier : kAllTiers) {
+      if (!metrics.tier_configured[TierIndex(tier)]) continue;
+      family.Add(WithTier(line.labels, tier), static_cast<double>(line.stats.tiers[TierIndex(tier)].*value));
+    }
+  }
+  out->push_back(family.Take());
+}
+
 void AddTenantFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricFamily>* out) {
   const std::vector<Line> lines = ShownTenants(metrics);
-  for (const TierColumn& column : kTierColumns) {
-    FamilyBuilder family(column.name);
-    for (const Line& line : lines) {
-      for (TierKind tier : kAllTiers) {
-        if (!metrics.tier_configured[TierIndex(tier)]) continue;
-        family.Add(WithTier(line.labels, tier), static_cast<double>(line.stats.tiers[TierIndex(tier)].*column.value));
-      }
-    }
-    out->push_back(family.Take());
-  }
+  for (const TierColumn& column : kTierColumns) AddTierFamily(column.name, metrics, lines, column.value, out);
+  AddTierFamily(kByteSeconds, metrics, lines, &TenantTierStats::byte_seconds, out);
   AddReasonFamily(
       kRefusals, lines, &TenantTierStats::refusals,
       [](size_t reason) { return policy::RefusalName(static_cast<policy::Refusal>(reason)); }, &policy::Tally::count,
@@ -253,6 +268,9 @@ void AddNodeFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricF
   AddSingle(kPolicyInfo, 1, out, {{kLabelVersion, engine.policy_version}});
   AddSingle(kPolicyAge, static_cast<double>(metrics.policy_age_ms) / kMsPerSecond, out);
   AddSingle(kPolicyErrors, static_cast<double>(metrics.policy_reload_failures), out);
+  AddSingle(kPolicyRefused, metrics.policy_refused ? 1 : 0, out);
+  AddSingle(kAuditEvents, static_cast<double>(metrics.audit_written), out);
+  AddSingle(kAuditLost, static_cast<double>(metrics.audit_lost), out);
   AddSingle(kRecovering, engine.recovering ? 1 : 0, out);
   AddSingle(kDraining, engine.draining ? 1 : 0, out);
   AddSingle(kHugePages, metrics.huge_pages ? 1 : 0, out);

@@ -27,6 +27,14 @@ inline constexpr MetricName kGrantedEmptyBytes{"kvartal_tenant_granted_empty_byt
                                                "Charged bytes in extents that hold no block"};
 inline constexpr MetricName kPeakBytes{"kvartal_tenant_peak_bytes", "Most bytes ever charged to the tenant at once"};
 inline constexpr MetricName kBlocks{"kvartal_tenant_blocks", "Blocks of the tenant with a copy in the tier"};
+inline constexpr MetricName kFairShareBytes{"kvartal_tenant_fair_share_bytes",
+                                            "Bytes the rules would give the tenant now"};
+inline constexpr MetricName kDemandBytes{"kvartal_tenant_demand_bytes",
+                                         "Bytes the tenant could use now: what it holds and what it missed again"};
+inline constexpr MetricName kByteSeconds{"kvartal_tenant_byte_seconds_total",
+                                         "Charged bytes times the seconds they were charged, tick by tick"};
+inline constexpr MetricName kTokensServed{"kvartal_tenant_tokens_served_total",
+                                          "Tokens of the prompts found, by the tier they were found in"};
 inline constexpr MetricName kDrops{"kvartal_tenant_dropped_copies_total", "Copies that left a tier, by reason"};
 inline constexpr MetricName kDroppedBytes{"kvartal_tenant_dropped_bytes_total", "Bytes that left a tier, by reason"};
 inline constexpr MetricName kRefusals{"kvartal_tenant_refusals_total", "Requests for space refused, by reason"};
@@ -83,6 +91,11 @@ inline constexpr MetricName kPolicyInfo{"kvartal_policy_info", "1; the label is 
 inline constexpr MetricName kPolicyAge{"kvartal_policy_age_seconds", "Seconds since the policy in force was loaded"};
 inline constexpr MetricName kPolicyErrors{"kvartal_policy_reload_failures_total",
                                           "Reloads refused; the last good stays"};
+inline constexpr MetricName kPolicyRefused{
+    "kvartal_policy_refused", "1 while what the policy folder holds is refused; the last good stays in force"};
+inline constexpr MetricName kAuditEvents{"kvartal_audit_events_total", "Events written to the audit log"};
+inline constexpr MetricName kAuditLost{"kvartal_audit_lost_total",
+                                       "Events the audit log could not take; anything but 0 is worth a look"};
 inline constexpr MetricName kRecovering{"kvartal_recovering", "1 while NVMe is being read back after a start"};
 inline constexpr MetricName kDraining{"kvartal_draining", "1 while the daemon takes no more stores"};
 inline constexpr MetricName kHugePages{"kvartal_huge_pages",

@@ -1,15 +1,15 @@
 #include <pthread.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "daemon/base/check.h"
 #include "daemon/base/limits.h"
 #include "daemon/base/log.h"
+#include "daemon/base/mutex.h"
 #include "daemon/tier/nvme_catalog.h"
 #include "daemon/tier/rocks_store.h"
 
@@ -36,15 +36,15 @@ class RocksCatalog : public NvmeCatalog {
   // What was accepted is written and synced; its `done`s are posted.
   ~RocksCatalog() override {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       stopping_ = true;
     }
-    wake_.notify_all();
+    wake_.NotifyAll();
     {
-      std::lock_guard lock(read_ahead_->mutex);
+      MutexLock lock(read_ahead_->mutex);
       read_ahead_->stopping = true;
     }
-    read_ahead_->fewer.notify_all();
+    read_ahead_->fewer.NotifyAll();
     thread_.join();
   }
 
@@ -114,18 +114,18 @@ class RocksCatalog : public NvmeCatalog {
   };
   // Batches of a Load that the loop has not run yet. Shared with callbacks that may outlive the catalog.
   struct ReadAhead {
-    std::mutex mutex;
-    std::condition_variable fewer;
-    size_t batches = 0;
-    bool stopping = false;
+    Mutex mutex;
+    Condition fewer;
+    size_t batches ABSL_GUARDED_BY(mutex) = 0;
+    bool stopping ABSL_GUARDED_BY(mutex) = false;
   };
 
   void Enqueue(Operation operation) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       queue_.push_back(std::move(operation));
     }
-    wake_.notify_one();
+    wake_.NotifyOne();
   }
 
   void RunThread();
@@ -149,27 +149,27 @@ class RocksCatalog : public NvmeCatalog {
   SteadyClock::time_point next_sync_ = SteadyClock::now() + std::chrono::seconds(kCatalogSyncSeconds);
   bool unsynced_ = false;
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<Operation> queue_;  // Guarded by mutex_
-  bool stopping_ = false;        // Guarded by mutex_
+  Mutex mutex_;
+  Condition wake_;
+  std::deque<Operation> queue_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   const std::shared_ptr<ReadAhead> read_ahead_ = std::make_shared<ReadAhead>();
   std::thread thread_;  // last: it starts when all else is there
 };
 
 void RocksCatalog::RunThread() {
   pthread_setname_np(pthread_self(), "catalog");
-  std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait_for(lock, std::chrono::seconds(1), [this] { return stopping_ || !queue_.empty(); });
-    if (stopping_ && queue_.empty()) break;
-    std::deque<Operation> operations = std::exchange(queue_, {});
-    lock.unlock();
+    std::deque<Operation> operations;
+    {
+      MutexLock lock(mutex_);
+      if (!stopping_ && queue_.empty()) wake_.WaitFor(mutex_, std::chrono::seconds(1));  // idle: due work once a second
+      if (stopping_ && queue_.empty()) break;
+      operations = std::exchange(queue_, {});
+    }
     DoDueWork();
     RunOperations(std::move(operations));
-    lock.lock();
   }
-  lock.unlock();
   if (failure_.ok() && unsynced_) NoteFailure(store_->Sync());
   store_.reset();
 }
@@ -243,17 +243,18 @@ void RocksCatalog::RunLoad(Operation operation) {
   const auto shared = std::make_shared<RecordBatch>(std::move(operation.batch));
   const auto hand_out = [&](std::vector<CatalogRecord> records) {
     ReadAhead& ahead = *read_ahead_;
-    std::unique_lock lock(ahead.mutex);
-    ahead.fewer.wait(lock, [&] { return ahead.batches < kCatalogLoadBatchesMax || ahead.stopping; });
-    if (ahead.stopping) return false;
-    ++read_ahead_->batches;
-    lock.unlock();
+    {
+      MutexLock lock(ahead.mutex);
+      while (ahead.batches >= kCatalogLoadBatchesMax && !ahead.stopping) ahead.fewer.Wait(ahead.mutex);
+      if (ahead.stopping) return false;
+      ++ahead.batches;
+    }
     executor_->Post([shared, counted = read_ahead_, records = std::move(records)]() mutable {
       {
-        std::lock_guard counted_lock(counted->mutex);
+        MutexLock counted_lock(counted->mutex);
         --counted->batches;
       }
-      counted->fewer.notify_one();
+      counted->fewer.NotifyOne();
       (*shared)(std::move(records));
     });
     return true;

@@ -81,7 +81,7 @@ TEST_F(DaemonAdminTest, ReloadSaysWhatIsWrongAndKeepsThePolicy) {
   const CommandResult bad = daemon_.Ctl({"reload"});
   EXPECT_EQ(bad.exit_code, 1);
   EXPECT_THAT(bad.err, HasSubstr(daemon_.manifest_path()));
-  EXPECT_THAT(daemon_.Ctl({"status"}).out, HasSubstr("last reload refused"));
+  EXPECT_THAT(daemon_.Ctl({"status"}).out, HasSubstr("REFUSED"));
   WriteFile(daemon_.manifest_path(), TenantManifest("red", "uid: 1", "8Mi"));
   EXPECT_EQ(daemon_.Ctl({"reload"}).exit_code, 0);
   EXPECT_THAT(daemon_.Ctl({"status"}).out, HasSubstr("1 tenants"));
@@ -152,7 +152,10 @@ TEST(DaemonMetrics, ATakenPortIsAWarningNotAnEnd) {
   DaemonProcess second(options);
   ASSERT_TRUE(second.Start().ok()) << second.log();
   EXPECT_THAT(second.log(), HasSubstr("metrics cannot listen on " + options.metrics_address));
-  EXPECT_THAT(second.Ctl({"status"}).out, HasSubstr("off"));
+  EXPECT_THAT(second.Ctl({"status"}).out, HasSubstr("OFF: metrics cannot listen on " + options.metrics_address));
+  const CommandResult doctor = second.Ctl({"doctor"});
+  EXPECT_EQ(doctor.exit_code, 1);
+  EXPECT_THAT(doctor.out, HasSubstr("FAIL  metrics"));
 }
 
 TEST(KvartalctlAlone, NoDaemonSaysWhichSocketAndHowToStart) {
@@ -164,8 +167,15 @@ TEST(KvartalctlAlone, NoDaemonSaysWhichSocketAndHowToStart) {
 
 TEST(KvartalctlAlone, AskedWronglyIsTwo) {
   EXPECT_EQ(RunCommand({"kvartalctl"}).exit_code, 2);
-  EXPECT_EQ(RunCommand({"kvartalctl", "fly"}).exit_code, 2);
+  const CommandResult fly = RunCommand({"kvartalctl", "fly"});
+  EXPECT_EQ(fly.exit_code, 2);
+  EXPECT_THAT(fly.err, HasSubstr("there is no command 'fly'; there are: "));
+  EXPECT_THAT(fly.err, HasSubstr("explain"));
   EXPECT_EQ(RunCommand({"kvartalctl", "status", "--output", "xml"}).exit_code, 2);
+  EXPECT_THAT(RunCommand({"kvartalctl", "policy", "guess"}).err, HasSubstr("no command 'guess'; there are: validate"));
+  const CommandResult slip = RunCommand({"kvartalctl", "drop", "--tenant", "a/b", "--yess"});
+  EXPECT_EQ(slip.exit_code, 2);
+  EXPECT_THAT(slip.err, HasSubstr("'--yess' means nothing here"));
   EXPECT_EQ(RunCommand({"kvartalctl", "--help"}).exit_code, 0);
 }
 
@@ -196,11 +206,12 @@ TEST(KvartalctlAlone, PolicyValidateAgainstANodeWarnsOfALimitAboveItsCapacity) {
   EXPECT_EQ(nlohmann::json::parse(fitted.out)["warnings"].size(), 1u) << fitted.out;
 }
 
-TEST(KvartalctlAlone, DoctorBeforeTheFirstStartWarnsButDoesNotFail) {
+TEST(KvartalctlAlone, DoctorFailsWhereNoDaemonAnswersAndSaysWhatItDidNotCheck) {
   DaemonProcess unused;
   const CommandResult doctor = RunCommand({"kvartalctl", "doctor", "--config", unused.config_path()});
-  EXPECT_EQ(doctor.exit_code, 0) << doctor.out;
-  EXPECT_THAT(doctor.out, HasSubstr("WARN  daemon"));
+  EXPECT_EQ(doctor.exit_code, 1) << doctor.out;
+  EXPECT_THAT(doctor.out, HasSubstr("FAIL  daemon"));
+  EXPECT_THAT(doctor.out, HasSubstr("were not checked"));
   EXPECT_THAT(doctor.out, HasSubstr(unused.admin_socket()));
 }
 

@@ -6,6 +6,8 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -56,6 +58,21 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   ::_exit(127);
 }
 
+// Whether a daemon takes connections at `path`, now.
+absl::Status CheckAnswered(const std::string& path, int type, const char* option) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(absl::StrCat(option, " ", path, " is too long for a Unix socket"));
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  const UniqueFd fd(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return absl::ErrnoToStatus(errno, "making a Unix socket");
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("no daemon answers on ", option, " ", path, " (", std::strerror(errno),
+                                          "): start one, or leave --socket out and one is started"));
+}
+
 }  // namespace
 
 DaemonSetup OneTenant(uint64_t dram_bytes, uint64_t nvme_bytes) {
@@ -89,7 +106,11 @@ absl::StatusOr<std::unique_ptr<BenchDaemon>> BenchDaemon::Start(const Common& co
   std::unique_ptr<BenchDaemon> daemon(new BenchDaemon);
   daemon->external_socket_ = common.socket;
   const std::string beside = std::filesystem::path(common.socket).parent_path() / "admin.sock";
-  daemon->admin_ = std::make_unique<AdminClient>(common.admin_socket.empty() ? beside : common.admin_socket);
+  const std::string admin_socket = common.admin_socket.empty() ? beside : common.admin_socket;
+  // The admin client waits for a daemon that restarts; one that was named has to be there.
+  KV_RETURN_IF_ERROR(CheckAnswered(common.socket, SOCK_SEQPACKET, "--socket"));
+  KV_RETURN_IF_ERROR(CheckAnswered(admin_socket, SOCK_STREAM, "--admin-socket"));
+  daemon->admin_ = std::make_unique<AdminClient>(admin_socket);
   KV_ASSIGN_OR_RETURN(const admin::v1::StatusReply status, daemon->admin_->GetStatus());
   daemon->pid_ = static_cast<pid_t>(status.pid());
   return daemon;

@@ -19,7 +19,9 @@ bool ParseCapacity(const std::string& text, uint64_t* blocks) {
     *blocks = 0;
     return true;
   }
-  return CLI::detail::lexical_cast(text, *blocks) && *blocks != 0;
+  // "-5" would be read as a number near 2^64.
+  return text.find_first_not_of("0123456789") == std::string::npos && CLI::detail::lexical_cast(text, *blocks) &&
+         *blocks != 0;
 }
 
 // The command line: owns every option struct, and runs the subcommand that was named.
@@ -79,7 +81,7 @@ class CommandLine {
         "--capacity-blocks",
         [this](const std::string& text) {
           if (!ParseCapacity(text, &replay_.capacity_blocks))
-            throw CLI::ValidationError("--capacity-blocks: a number or inf");
+            throw CLI::ValidationError("--capacity-blocks", "'" + text + "' is not allowed: 1 or more blocks, or inf");
         },
         "blocks the tenant may hold, or inf");
     sub->add_option("--eviction", replay_.eviction, "eviction order of the daemon")->capture_default_str();

@@ -86,6 +86,11 @@ absl::StatusOr<pb::ListTenantsReply> AdminClient::ListTenants() {
 absl::StatusOr<pb::ListSessionsReply> AdminClient::ListSessions() {
   return Call(&pb::Admin::Stub::ListSessions, pb::ListSessionsRequest(), kAdminAnswerMs);
 }
+absl::StatusOr<pb::ExplainReply> AdminClient::Explain(const std::string& tenant) {
+  pb::ExplainRequest request;
+  request.set_tenant(tenant);
+  return Call(&pb::Admin::Stub::Explain, request, kAdminAnswerMs);
+}
 absl::StatusOr<pb::DropReply> AdminClient::Drop(const std::string& tenant) {
   pb::DropRequest request;
   request.set_tenant(tenant);

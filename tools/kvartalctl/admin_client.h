@@ -18,6 +18,7 @@ class AdminClient {
   absl::StatusOr<admin::v1::StatusReply> GetStatus();
   absl::StatusOr<admin::v1::ListTenantsReply> ListTenants();
   absl::StatusOr<admin::v1::ListSessionsReply> ListSessions();
+  absl::StatusOr<admin::v1::ExplainReply> Explain(const std::string& tenant);
   absl::StatusOr<admin::v1::DropReply> Drop(const std::string& tenant);
   absl::StatusOr<admin::v1::DrainReply> Drain();
   absl::StatusOr<admin::v1::ReloadPolicyReply> ReloadPolicy();

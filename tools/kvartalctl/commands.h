@@ -15,6 +15,8 @@ int RunReload(const Context& context);
 // tenant_commands.cc
 int RunTenants(const Context& context);
 int RunSessions(const Context& context);
+// What it holds, may hold, and why it was refused or evicted.
+int RunExplain(const Context& context, const std::string& tenant);
 // Asks on a terminal unless `yes`.
 int RunDrop(const Context& context, const std::string& tenant, bool yes);
 

@@ -214,7 +214,16 @@ std::vector<Finding> CheckStatus(const admin::v1::StatusReply& status) {
   }
   if (!status.policy_error().empty()) {
     findings.push_back({Level::kWarn, "reload", absl::StrCat("refused: ", status.policy_error()),
-                        "correct the manifests, then kvartalctl reload"});
+                        "correct the manifests: the folder is read again by itself"});
+  }
+  if (!status.metrics_error().empty()) {
+    findings.push_back({Level::kFail, "metrics", status.metrics_error(),
+                        "choose a free metricsAddress, or \"\" for none, and restart the daemon"});
+  }
+  if (status.audit_lost() > 0) {
+    findings.push_back({Level::kFail, "audit log",
+                        absl::StrCat(status.audit_lost(), " events could not be written to ", status.audit_log()),
+                        "see the daemon's log; make room on that disk"});
   }
   if (status.bugs() > 0) {
     findings.push_back({Level::kWarn, "bugs", absl::StrCat(status.bugs(), " broken expectations survived"),

@@ -63,7 +63,10 @@ void CheckNeeds(const config::NodeConfig& config, std::vector<Finding>* findings
 void CheckDaemon(const std::string& socket, std::vector<Finding>* findings) {
   absl::StatusOr<AdminClient> client = AdminClient::Connect(socket);
   if (!client.ok()) {
-    findings->push_back({Level::kWarn, "daemon", std::string(client.status().message()), ""});
+    findings->push_back(
+        {Level::kFail, "daemon",
+         absl::StrCat(std::string(client.status().message()), "; its tiers, its books and its policy were not checked"),
+         "before the first start that is as it should be"});
     return;
   }
   const auto status = client->GetStatus();

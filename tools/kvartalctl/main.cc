@@ -4,7 +4,10 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tools/kvartalctl/commands.h"
 
 namespace kvartal::ctl {
@@ -38,6 +41,12 @@ void AddTenantCommands(CLI::App* app, const Context* context, Arguments* argumen
   app->add_subcommand("sessions", "who is connected and what they hold")->callback([=] {
     *run = [=] { return RunSessions(*context); };
   });
+  CLI::App* explain =
+      app->add_subcommand("explain", "what a tenant holds, may hold, and why it was refused or evicted");
+  explain->add_option("--tenant", arguments->tenant, "the tenant, as <namespace>/<policy>")
+      ->required()
+      ->type_name("NAME");
+  explain->callback([=] { *run = [=] { return RunExplain(*context, arguments->tenant); }; });
   CLI::App* drop = app->add_subcommand("drop", "delete everything of one tenant, provably");
   drop->add_option("--tenant", arguments->tenant, "the tenant, as <namespace>/<policy>")->required()->type_name("NAME");
   drop->add_flag("--yes", arguments->yes, "do not ask");
@@ -55,6 +64,19 @@ void AddOfflineCommands(CLI::App* app, const Context* context, Arguments* argume
       app->add_subcommand("doctor", "check machine, configuration and daemon; each finding with its fix");
   doctor->add_option("--config", arguments->config, "also check what this configuration needs")->type_name("FILE");
   doctor->callback([=] { *run = [=] { return RunDoctor(*context, arguments->config); }; });
+}
+
+// A word where a command should be, told with the commands there are. "" when that is not what is wrong.
+std::string UnknownCommand(const CLI::App& app) {
+  const std::vector<std::string> strange = app.remaining(true);
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  std::vector<std::string> names;
+  for (const CLI::App* command : at->get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  if (strange.empty() || names.empty()) return "";
+  return absl::StrCat("there is no command '", strange.front(), "'; there are: ", absl::StrJoin(names, ", "));
 }
 
 int Main(int argc, char** argv) {
@@ -79,10 +101,17 @@ int Main(int argc, char** argv) {
   AddNodeCommands(&app, &context, &run);
   AddTenantCommands(&app, &context, &arguments, &run);
   AddOfflineCommands(&app, &context, &arguments, &run);
+  app.allow_extras();  // and told below: the library would only say that a subcommand is required
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    const std::string unknown = UnknownCommand(app);
+    if (!unknown.empty()) return Complain(unknown, kExitUsage);
     return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  if (const std::vector<std::string> strange = app.remaining(true); !strange.empty()) {
+    return Complain(absl::StrCat("'", strange.front(), "' means nothing here; add --help to see what does"),
+                    kExitUsage);
   }
   context.socket_given = socket->count() > 0 || std::getenv("KVARTAL_ADMIN_SOCKET") != nullptr;
   if (!context.socket_given) context.socket = kDefaultSocket;

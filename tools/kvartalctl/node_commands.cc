@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "tools/kvartalctl/admin_client.h"
 #include "tools/kvartalctl/commands.h"
 
@@ -20,17 +21,29 @@ std::string DaemonState(const pb::StatusReply& status) {
   return status.recovering() ? "serving, nvme is being read back" : "serving";
 }
 
+std::string MetricsState(const pb::StatusReply& status) {
+  if (!status.metrics_address().empty()) return absl::StrCat("http://", status.metrics_address(), "/metrics");
+  return status.metrics_error().empty() ? "off" : absl::StrCat("OFF: ", status.metrics_error());
+}
+
 void PrintLine(const char* label, const std::string& text) { std::printf("%-10s %s\n", label, text.c_str()); }
 
 void PrintStatusTable(const pb::StatusReply& status) {
   PrintLine("daemon", absl::StrCat("kvartald ", status.version(), ", pid ", status.pid(), ", up ",
                                    HumanDuration(status.uptime_ms()), ", ", DaemonState(status)));
   PrintLine("attach", status.attach_socket().empty() ? "(doors only)" : status.attach_socket());
-  PrintLine("metrics",
-            status.metrics_address().empty() ? "off" : absl::StrCat("http://", status.metrics_address(), "/metrics"));
+  PrintLine("metrics", MetricsState(status));
   PrintLine("policy", absl::StrCat(status.policy_version(), ", ", status.tenants(), " tenants, loaded ",
                                    HumanDuration(status.policy_age_ms()), " ago"));
-  if (!status.policy_error().empty()) PrintLine("", absl::StrCat("last reload refused: ", status.policy_error()));
+  for (const absl::string_view line : absl::StrSplit(status.policy_error(), '\n', absl::SkipEmpty())) {
+    PrintLine("REFUSED", absl::StrCat("what the policy folder holds now: ", line));
+  }
+  if (!status.audit_log().empty()) {
+    PrintLine("audit", absl::StrCat(status.audit_log(), status.audit_lost() == 0
+                                                            ? ""
+                                                            : absl::StrCat(", ", HumanCount(status.audit_lost()),
+                                                                           " EVENTS LOST: see the daemon's log")));
+  }
   PrintLine("sessions", HumanCount(status.sessions()));
   PrintLine("index", absl::StrCat(HumanCount(status.entries()), " blocks, ", HumanBytes(status.index_bytes()), ", ",
                                   HumanCount(status.leased_blocks()), " leased"));

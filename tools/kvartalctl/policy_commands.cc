@@ -4,8 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "crds/manifest.h"
-#include "crds/yaml_reader.h"
 #include "daemon/base/units.h"
 #include "daemon/config/node_config.h"
 #include "daemon/control/policy_source.h"
@@ -34,29 +32,13 @@ absl::StatusOr<policy::NodeCapacity> CapacityFor(const std::string& config_path)
   return capacity;
 }
 
-absl::StatusOr<control::LoadedPolicy> LoadOneFile(const std::string& path, policy::NodeCapacity capacity) {
-  KV_ASSIGN_OR_RETURN(const std::string text, crds::ReadYamlFile(path));
-  KV_ASSIGN_OR_RETURN(const crds::Manifests manifests, crds::ParseManifests(text, path));
-  for (const crds::NodePool& pool : manifests.pools) {
-    const auto state = [&](TierKind tier, bool stated, const crds::Quantity& size) {
-      if (stated) capacity.bytes[TierIndex(tier)] = size.bytes;
-    };
-    state(TierKind::kHbm, pool.has_hbm, pool.hbm_per_gpu);
-    state(TierKind::kDram, pool.has_dram, pool.dram);
-    state(TierKind::kNvme, pool.has_nvme, pool.nvme);
-  }
-  control::LoadedPolicy loaded;
-  KV_ASSIGN_OR_RETURN(loaded.table, policy::PolicyTable::Build(manifests.policies, capacity, &loaded.warnings));
-  return loaded;
-}
-
 Verdict Validate(const std::string& path, const std::string& config_path) {
   const absl::StatusOr<policy::NodeCapacity> capacity = CapacityFor(config_path);
   if (!capacity.ok()) return {capacity.status(), {}, 0};
   std::error_code error;
   absl::StatusOr<control::LoadedPolicy> loaded = std::filesystem::is_directory(path, error)
                                                      ? control::LoadPolicyFolder(path, *capacity)
-                                                     : LoadOneFile(path, *capacity);
+                                                     : control::LoadPolicyFiles({path}, *capacity);
   if (!loaded.ok()) return {loaded.status(), {}, 0};
   return {absl::OkStatus(), std::move(loaded->warnings), loaded->table->tenants().size()};
 }

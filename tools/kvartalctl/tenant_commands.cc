@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "tools/kvartalctl/admin_client.h"
 #include "tools/kvartalctl/commands.h"
+#include "tools/kvartalctl/explain_text.h"
 
 namespace kvartal::ctl {
 namespace {
@@ -95,6 +96,18 @@ int RunSessions(const Context& context) {
   if (!reply.ok()) return Complain(std::string(reply.status().message()));
   if (context.output == OutputFormat::kTable)
     PrintSessionsTable(*reply);
+  else
+    PrintData(context.output, ToJson(*reply));
+  return 0;
+}
+
+int RunExplain(const Context& context, const std::string& tenant) {
+  absl::StatusOr<AdminClient> client = AdminClient::Connect(context.socket);
+  if (!client.ok()) return Complain(std::string(client.status().message()));
+  const absl::StatusOr<pb::ExplainReply> reply = client->Explain(tenant);
+  if (!reply.ok()) return Complain(absl::StrCat("explain: ", std::string(reply.status().message())));
+  if (context.output == OutputFormat::kTable)
+    std::printf("%s", ExplainText(*reply).c_str());
   else
     PrintData(context.output, ToJson(*reply));
   return 0;

@@ -39,6 +39,7 @@ TEST(NodeConfigTest, TheLeastThereIsHasTheDefaults) {
   EXPECT_EQ(config->eviction, "lru");
   EXPECT_EQ(config->policy_dir, "/etc/kvartal/policy");
   EXPECT_EQ(config->metrics_address, "");
+  EXPECT_EQ(config->audit_log, "");
   EXPECT_EQ(config->log_level, "info");
   EXPECT_EQ(config->lease_ms, kLeaseMsDefault);
 }
@@ -49,10 +50,11 @@ TEST(NodeConfigTest, ReadsEveryKey) {
       "doors: [{name: red, path: /run/red, mode: \"0666\"}, {name: green}]\nattestUid: false\ndram: {size: 512Mi}\n"
       "nvme: [{path: ../nvme.dat, size: 64Mi, ioThreads: 3}]\neviction: lru\npolicyDir: ./p/\nmetricsAddress: "
       "\"[::1]:9400\"\n"
-      "logLevel: debug\nleaseMs: 500\n",
+      "auditLog: ../log/audit.jsonl\nlogLevel: debug\nleaseMs: 500\n",
       "n.yaml", "/etc/kvartal");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->attach_socket, "/run/a.sock");
+  EXPECT_EQ(config->audit_log, "/etc/log/audit.jsonl");
   EXPECT_EQ(config->attach_socket_mode, 0600u);
   EXPECT_EQ(config->admin_socket, "/etc/kvartal/adm.sock");
   ASSERT_THAT(config->doors, SizeIs(2));

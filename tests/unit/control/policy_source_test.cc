@@ -150,12 +150,52 @@ TEST_F(PolicySourceTest, WithoutAPoolSeveralClaimsAreAmbiguous) {
 }
 
 TEST_F(PolicySourceTest, WhatOnlyAnOperatorAppliesIsStated) {
-  Write("pool.yaml",
-        PoolText("p", "{capacity: {dram: 1Gi}, grants: [{maxSlaTier: Basic}], unknownTenants: PerNamespace}"));
+  Write("pool.yaml", PoolText("p", "{capacity: {dram: 1Gi}, shareGroups: [a], unknownTenants: PerNamespace}"));
   Write("a.yaml", PolicyText("a", 1, "[{poolRef: p, perNode: {dram: {limit: 8Mi}}}]"));
   EXPECT_THAT(
       Load().warnings,
-      ElementsAre(HasSubstr("without effect where policy comes from a folder: spec.grants, spec.unknownTenants")));
+      ElementsAre(HasSubstr(
+          "without effect where policy comes from a folder: spec.unknownTenants (unknown tenants are rejected), "
+          "spec.shareGroups")));
+}
+
+TEST_F(PolicySourceTest, APolicyAboveItsGrantRefusesTheSetWithFileLineFieldAndReason) {
+  Write("pool.yaml", PoolText("p",
+                              "{capacity: {dram: 1Gi}, grants: [{namespaceSelector: {matchLabels: "
+                              "{kubernetes.io/metadata.name: a}}, maxLimit: {dram: 25%}}, {maxLimit: {dram: 8Mi}}]}"));
+  Write("a.yaml", PolicyText("a", 1, "[{poolRef: p, perNode: {dram: {limit: 256Mi}}}]"));
+  Write("b.yaml", PolicyText("b", 2, "[{poolRef: p, perNode: {dram: {limit: 8Mi}}}]"));
+  EXPECT_EQ(DramLimit(Load(), "a/cache"), 256 * kMiB) << "a quarter of the pool's capacity, to the byte";
+  Write("b.yaml", "# a line\n" + PolicyText("b", 2, "[{poolRef: p, perNode: {dram: {limit: 9Mi}}}]"));
+  EXPECT_THAT(Error(), HasSubstr("/b.yaml:2: b/cache: spec.pools[0].perNode.dram.limit: 9437184 bytes is above "
+                                 "maxLimit.dram 8388608 bytes of spec.grants[1] of KVNodePool p (" +
+                                 folder_ + "/pool.yaml:1); lower it"));
+}
+
+TEST_F(PolicySourceTest, AGrantByALabelThatAFolderDoesNotHaveIsForNobodyAndStated) {
+  Write("pool.yaml",
+        PoolText("p", "{capacity: {dram: 1Gi}, grants: [{namespaceSelector: {matchLabels: {team: a}}}, {}]}"));
+  Write("a.yaml", PolicyText("a", 1, "[{poolRef: p, perNode: {dram: {limit: 8Mi}}}]"));
+  EXPECT_THAT(Load().warnings, ElementsAre(HasSubstr("spec.grants[0].namespaceSelector asks for the label 'team'")));
+  Write("pool.yaml", PoolText("p", "{capacity: {dram: 1Gi}, grants: [{namespaceSelector: {matchLabels: {team: a}}}]}"));
+  EXPECT_THAT(Error(), HasSubstr("metadata.namespace: no grant of KVNodePool p"));
+}
+
+TEST_F(PolicySourceTest, ThePoolsSoftCapIsTheTables) {
+  Write("a.yaml", PolicyText("a", 1, "[{poolRef: p, perNode: {dram: {limit: 8Mi}}}]"));
+  const LoadedPolicy without = Load();
+  EXPECT_EQ(without.table->soft_cap_percent(), policy::kSoftCapPercentDefault);
+  Write("pool.yaml", PoolText("p", "{capacity: {dram: 1Gi}, softCapPercent: 30}"));
+  const LoadedPolicy with = Load();
+  EXPECT_EQ(with.table->soft_cap_percent(), 30u);
+  EXPECT_NE(with.table->version(), without.table->version()) << "another rule is another version";
+}
+
+TEST_F(PolicySourceTest, ManyBadFilesAreToldUpToAMaximumAndTheRestIsCounted) {
+  for (size_t i = 0; i < kYamlFindingsMax + 3; ++i) Write(std::to_string(100 + i) + ".yaml", "kind: Pod\n");
+  const std::string error = Error();
+  EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), static_cast<int>(kYamlFindingsMax));
+  EXPECT_THAT(error, HasSubstr("\nand 3 more; correct these first"));
 }
 
 TEST_F(PolicySourceTest, TooManyFilesAreRefused) {
@@ -194,6 +234,19 @@ TEST(PolicyExamplesTest, TheDemoLoadsWithoutAWarning) {
     dram_limits += rules->tier(TierKind::kDram).limit_bytes;
   }
   EXPECT_LE(dram_limits, kGiB);
+}
+
+TEST(PolicyExamplesTest, TheWorkedExampleIsWithinItsGrantsAtAnyCapacity) {
+  for (const uint64_t dram_bytes : {64 * kMiB, kGiB, 100 * kGiB}) {
+    const auto loaded = LoadPolicyFolder(kExamples + "worked", {{0, dram_bytes, 0}});
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    EXPECT_THAT(loaded->warnings, IsEmpty());
+    const policy::TenantRules* premium = loaded->table->FindByName("premium/cache");
+    ASSERT_NE(premium, nullptr);
+    EXPECT_EQ(premium->tier(TierKind::kDram).guarantee_bytes, dram_bytes * 30 / 100);
+    EXPECT_EQ(premium->weight, 400u);
+    EXPECT_EQ(loaded->table->FindByName("trial/cache")->tier(TierKind::kDram).limit_bytes, dram_bytes);
+  }
 }
 
 TEST(PolicyExamplesTest, EveryBadSetIsRefusedAsItExpects) {

@@ -307,6 +307,23 @@ class LedgerModel {
   std::array<int, kRefusalCount> outcomes_{};
 };
 
+TEST(QuotaLedger, ByteSecondsAreWhatWasHeldForHowLong) {
+  QuotaLedger ledger(Capacity(1000));
+  ledger.SetQuota(kAnna, kTier, Limit(500));
+  ledger.SetQuota(kBert, kTier, Limit(500));
+  SettleOrDie(ledger, kAnna, 100);
+  ledger.Advance(2500);
+  EXPECT_DOUBLE_EQ(ledger.account(kAnna, kTier).byte_seconds, 250);
+  SettleOrDie(ledger, kAnna, 300);
+  ledger.Advance(1000);
+  EXPECT_DOUBLE_EQ(ledger.account(kAnna, kTier).byte_seconds, 650);
+  ledger.Refund(kAnna, kTier, 400);
+  ledger.Advance(1000);
+  EXPECT_DOUBLE_EQ(ledger.account(kAnna, kTier).byte_seconds, 650) << "nothing held costs nothing";
+  EXPECT_DOUBLE_EQ(ledger.account(kBert, kTier).byte_seconds, 0);
+  EXPECT_DOUBLE_EQ(ledger.account(kAnna, TierKind::kNvme).byte_seconds, 0);
+}
+
 TEST(QuotaLedger, AgreesWithPlainSumsUnderRandomOperations) {
   for (uint32_t seed = 1; seed <= 5; ++seed) {
     SCOPED_TRACE(seed);

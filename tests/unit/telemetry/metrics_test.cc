@@ -68,6 +68,43 @@ TEST(ToFamilies, OnlyReasonsThatHappenedAreShown) {
   EXPECT_THAT(text, HasSubstr("kvartal_attach_denials_total{reason=\"unknown_uid\"} 2"));
 }
 
+TEST(ToFamilies, WhatABillIsMadeOf) {
+  NodeMetrics metrics = OneTenant();
+  engine::TenantTierStats& dram = metrics.engine.tenants[0].tiers[TierIndex(TierKind::kDram)];
+  dram.byte_seconds = 4096.5;
+  dram.tokens_served = 77;
+  dram.fair_share_bytes = 5;
+  dram.demand_bytes = 6;
+  const std::string text = Text(metrics);
+  const std::string labels = "{tenant_namespace=\"team-red\",tenant=\"chat\",tier=\"dram\"} ";
+  EXPECT_THAT(text, HasSubstr("kvartal_tenant_byte_seconds_total" + labels + "4096.5"));
+  EXPECT_THAT(text, HasSubstr("# TYPE kvartal_tenant_byte_seconds_total counter"));
+  EXPECT_THAT(text, HasSubstr("kvartal_tenant_tokens_served_total" + labels + "77"));
+  EXPECT_THAT(text, HasSubstr("kvartal_tenant_fair_share_bytes" + labels + "5"));
+  EXPECT_THAT(text, HasSubstr("kvartal_tenant_demand_bytes" + labels + "6"));
+}
+
+TEST(ToFamilies, EveryDropReasonIsAWordOfItsOwn) {
+  NodeMetrics metrics = OneTenant();
+  policy::Tally& taken =
+      metrics.engine.tenants[0].tiers[TierIndex(TierKind::kDram)].drop(policy::DropReason::kTakenByOther);
+  taken.count = 2;
+  taken.bytes = 4096;
+  const std::string text = Text(metrics);
+  EXPECT_EQ(LinesBeginning(text, "kvartal_tenant_dropped_copies_total{"), 1u);
+  EXPECT_THAT(text, HasSubstr("tier=\"dram\",reason=\"taken_by_other\"} 2"));
+  EXPECT_THAT(text, HasSubstr("tier=\"dram\",reason=\"taken_by_other\"} 4096"));
+}
+
+TEST(ToFamilies, ARefusedFolderAndLostAuditEventsAreSeen) {
+  NodeMetrics metrics = OneTenant();
+  EXPECT_THAT(Text(metrics), HasSubstr("\nkvartal_policy_refused 0\n"));
+  metrics.policy_refused = true;
+  metrics.audit_lost = 3;
+  EXPECT_THAT(Text(metrics), HasSubstr("\nkvartal_policy_refused 1\n"));
+  EXPECT_THAT(Text(metrics), HasSubstr("\nkvartal_audit_lost_total 3\n"));
+}
+
 TEST(ToFamilies, TenantsBeyondTheLimitAreSummedInOneLine) {
   NodeMetrics metrics = OneTenant();
   metrics.tier_configured = {false, true, false};
@@ -77,6 +114,7 @@ TEST(ToFamilies, TenantsBeyondTheLimitAreSummedInOneLine) {
     tenant.name = "ns/t" + std::to_string(i);
     tenant.lookups = 10;
     tenant.tiers[TierIndex(TierKind::kDram)].charged_bytes = 100;
+    tenant.tiers[TierIndex(TierKind::kDram)].byte_seconds = 0.5;
     metrics.attach.session_list.emplace_back().tenant = tenant.name;
     metrics.engine.tenants.push_back(tenant);
   }
@@ -86,6 +124,8 @@ TEST(ToFamilies, TenantsBeyondTheLimitAreSummedInOneLine) {
               HasSubstr("kvartal_tenant_charged_bytes{tenant_namespace=\"\",tenant=\"other\",tier=\"dram\"} 300"));
   EXPECT_THAT(text, HasSubstr("kvartal_tenant_lookups_total{tenant_namespace=\"\",tenant=\"other\"} 30"));
   EXPECT_THAT(text, HasSubstr("kvartal_tenant_sessions{tenant_namespace=\"\",tenant=\"other\"} 3"));
+  EXPECT_THAT(text,
+              HasSubstr("kvartal_tenant_byte_seconds_total{tenant_namespace=\"\",tenant=\"other\",tier=\"dram\"} 1.5"));
   EXPECT_THAT(text, HasSubstr("kvartal_tenants_folded 3"));
 }
 

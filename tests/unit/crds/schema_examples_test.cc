@@ -1,0 +1,126 @@
+// The same good and bad manifests before the reader of the file source and before the schema of the API server: what
+// one takes the other takes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "crds/manifest.h"
+#include "crds/yaml_reader.h"
+#include "tests/unit/crds/schema_validator.h"
+
+namespace kvartal::crds {
+namespace {
+
+using ::testing::IsEmpty;
+
+const std::string kCrds = std::string(KVARTAL_SOURCE_DIR) + "/crds/";
+
+class SchemaExamplesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : {"tenantkvpolicy", "kvnodepool"}) {
+      const auto text = ReadYamlFile(kCrds + name + ".yaml");
+      ASSERT_TRUE(text.ok()) << text.status();
+      auto documents = ReadYaml(*text, name);
+      ASSERT_TRUE(documents.ok()) << documents.status();
+      definitions_.push_back(std::move(documents->front()));
+    }
+  }
+  // Complaints of whichever definition has the object's kind; of a kind that none has, too.
+  std::vector<std::string> Judge(const YamlNode& object) const {
+    for (const YamlNode& definition : definitions_) {
+      const YamlNode* kind = object.Find("kind");
+      if (kind != nullptr && kind->text == definition.Find("spec")->Find("names")->Find("kind")->text)
+        return JudgeBySchema(definition, object);
+    }
+    return {"kind: not served"};
+  }
+  // Of every object in a file; of one that is no YAML at all, too: what cannot be read cannot be sent.
+  std::vector<std::string> JudgeFile(const std::string& path) const {
+    const auto text = ReadYamlFile(path);
+    EXPECT_TRUE(text.ok()) << text.status();
+    const auto documents = ReadYaml(*text, path);
+    if (!documents.ok()) return {std::string(documents.status().message())};
+    std::vector<std::string> all;
+    for (const YamlNode& object : *documents) {
+      const std::vector<std::string> one = Judge(object);
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
+  }
+
+  std::vector<YamlNode> definitions_;
+};
+
+TEST_F(SchemaExamplesTest, TheSchemaTakesEveryGoodOneAndTheDemo) {
+  size_t files = 0;
+  for (const char* folder : {"examples/good", "examples/demo", "examples/worked"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(kCrds + folder)) {
+      ++files;
+      EXPECT_THAT(JudgeFile(entry.path().string()), IsEmpty()) << entry.path();
+    }
+  }
+  EXPECT_GE(files, 8u);
+}
+
+TEST_F(SchemaExamplesTest, TheSchemaRefusesEveryBadOne) {
+  // Mistakes of writing that are gone once a YAML reader has made a value of the text.
+  const std::set<std::string> only_in_text = {"weight-octal.yaml", "bool-as-word.yaml"};
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kCrds + "examples/bad")) {
+    ++files;
+    const std::vector<std::string> complaints = JudgeFile(entry.path().string());
+    EXPECT_EQ(complaints.empty(), only_in_text.contains(entry.path().filename().string())) << entry.path();
+    for (const std::string& complaint : complaints) EXPECT_EQ(complaint.find("does not know"), std::string::npos);
+  }
+  EXPECT_GE(files, 50u);
+}
+
+// A change of one field of a good object is judged alike by both.
+TEST_F(SchemaExamplesTest, ReaderAndSchemaAgreeOnValuesAtTheEdges) {
+  const std::map<std::string, std::vector<std::string>> edges = {
+      {"weight", {"1", "0", "10000", "10001", "-1", "1.5", "many", "\"5\""}},
+      {"slaTier", {"Premium", "premium", "\"\"", "7"}},
+      {"ttl", {"{dramSeconds: 0}", "{dramSeconds: 315360000}", "{dramSeconds: 315360001}", "{onExpiry: Drop}", "[]"}},
+      {"retention", {"{maxAgeSeconds: 0}", "{maxAgeSeconds: -1}", "{maxAge: 5}"}},
+      {"sessions", {"{max: 1}", "{max: 0}", "{max: 4096}", "{max: 4097}"}},
+      {"index", {"{maxEntries: 0}", "{maxEntries: 4294967294}", "{maxEntries: 4294967295}"}},
+      {"encryption", {"{nvme: None}", "{nvme: Maybe}"}},
+      {"isolation", {"{gpuGroup: a-b}", "{gpuGroup: \"\"}", "{gpuGroup: A}", "{dedicatedMover: 1}"}},
+      {"codecs", {"[{models: [\"*\"], dram: FP8E4M3}]", "[{models: [\"*\"], dram: FP4}]", "[{dram: None}]"}},
+      {"subjects", {"[{uid: 0}]", "[{uid: 4294967295}]", "[{socket: a}]", "[{socket: a, uid: 1}]", "[{}]", "{uid: 1}"}},
+      {"pools",
+       {"[{poolRef: a}]", "[{poolRef: a}, {poolRef: a}]", "[{perNode: {}}]", "[{poolRef: a, perNode: {dram: {}}}]",
+        "[{poolRef: a, perNode: {dram: {limit: 8Ei}}}]", "[{poolRef: a, perNode: {dram: {limit: 7Ei}}}]",
+        "[{poolRef: a, perNode: {dram: {limit: 100%}}}]", "[{poolRef: a, perNode: {dram: {limit: 0%}}}]",
+        "[{poolRef: a, perNode: {dram: {limit: 1.5Gi}}}]", "[{poolRef: a, perNode: {dram: {limit: -1}}}]",
+        "[{poolRef: a, perNode: {dram: {guarantee: 2Gi, limit: 2047Mi}}}]",
+        "[{poolRef: a, perNode: {dram: {guarantee: 2Gi, limit: 2048Mi}}}]",
+        "[{poolRef: a, perNode: {dram: {guarantee: 2Gi, limit: 1%}}}]"}},
+  };
+  size_t taken = 0, refused = 0;
+  for (const auto& [field, values] : edges) {
+    for (const std::string& value : values) {
+      const std::string text =
+          "apiVersion: kvartal.dev/v1alpha1\nkind: TenantKVPolicy\nmetadata: {name: a, namespace: b}\n"
+          "spec: {" +
+          field + ": " + value + "}\n";
+      const auto documents = ReadYaml(text, "edge.yaml");
+      ASSERT_TRUE(documents.ok()) << text;
+      const bool reader_takes = ParseManifests(text, "edge.yaml").ok();
+      const std::vector<std::string> complaints = Judge(documents->front());
+      EXPECT_EQ(reader_takes, complaints.empty())
+          << field << ": " << value << ": " << (complaints.empty() ? "the schema takes it" : complaints[0]);
+      ++(reader_takes ? taken : refused);
+    }
+  }
+  EXPECT_GT(taken, 15u);
+  EXPECT_GT(refused, 25u);
+}
+
+}  // namespace
+}  // namespace kvartal::crds
