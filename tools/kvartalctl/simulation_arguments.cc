@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "crds/quantity.h"
 #include "daemon/base/limits.h"
+#include "daemon/base/units.h"
 
 namespace kvartal::ctl {
 namespace {
@@ -20,6 +21,8 @@ struct TierRange {
 };
 constexpr TierRange kTiers[] = {{TierKind::kDram, kDramBytesMin, kDramBytesMax},
                                 {TierKind::kNvme, kNvmeBytesMin, kNvmeBytesMax}};
+
+std::vector<std::string> Parts(const std::string& text) { return absl::StrSplit(text, ','); }
 
 absl::StatusOr<TierRange> ParseTier(const std::string& name) {
   for (const TierRange& range : kTiers) {
@@ -46,7 +49,7 @@ absl::StatusOr<uint64_t> ParseSize(const TierRange& range, const std::string& te
 
 absl::StatusOr<policy::NodeCapacity> ParseCapacity(const std::string& text) {
   policy::NodeCapacity capacity;
-  for (const std::string part : absl::StrSplit(text, ',')) {
+  for (const std::string& part : Parts(text)) {
     const std::vector<std::string> words = absl::StrSplit(part, '=');
     if (words.size() != 2) {
       return absl::InvalidArgumentError(
@@ -78,7 +81,7 @@ absl::StatusOr<Sweep> ParseSweep(const std::string& text) {
   if (!range.ok()) return absl::InvalidArgumentError(absl::StrCat("--sweep '", text, "': ", range.status().message()));
   Sweep sweep;
   sweep.tier = range->tier;
-  for (const std::string size : absl::StrSplit(words[1], ',')) {
+  for (const std::string& size : Parts(words[1])) {
     const absl::StatusOr<uint64_t> bytes = ParseSize(*range, size);
     if (!bytes.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("--sweep '", text, "': ", bytes.status().message()));
@@ -96,7 +99,7 @@ absl::StatusOr<std::vector<double>> SharesOf(const policy::PolicyTable& policy, 
     for (const policy::TenantRules& rules : policy.tenants()) shares.push_back(rules.weight);
     return shares;
   }
-  for (const std::string part : absl::StrSplit(text, ',')) {
+  for (const std::string& part : Parts(text)) {
     double share = 0;
     if (!absl::SimpleAtod(part, &share) || !std::isfinite(share) || share < 0) {
       return absl::InvalidArgumentError(absl::StrCat("--split '", text, "': '", part, "' is not a number from 0"));

@@ -70,7 +70,7 @@ TEST(SimulationArguments, SaysWhatIsWrongWithASplit) {
   EXPECT_NE(Wrong(SharesOf(*TwoTenants(), "0,0").status()).find("somebody"), std::string::npos);
 }
 
-SimulatedRun Run(size_t points) {
+SimulatedRun ARun(size_t points) {
   SimulatedRun run;
   run.trace = "t.jsonl";
   run.requests = 12;
@@ -101,7 +101,7 @@ SimulatedRun Run(size_t points) {
 }
 
 TEST(SimulationReport, TellsTenantsReasonsAndTheSum) {
-  const std::string text = SimulationTable(Run(1));
+  const std::string text = SimulationTable(ARun(1));
   EXPECT_NE(text.find("simulated: 12 requests of t.jsonl"), std::string::npos) << text;
   EXPECT_NE(text.find("own_space 7, idle 3"), std::string::npos) << text;
   EXPECT_NE(text.find("tenant_limit 5"), std::string::npos) << text;
@@ -109,14 +109,14 @@ TEST(SimulationReport, TellsTenantsReasonsAndTheSum) {
 }
 
 TEST(SimulationReport, ASweepHasALineACapacity) {
-  const std::string text = SimulationTable(Run(3));
+  const std::string text = SimulationTable(ARun(3));
   for (const char* capacity : {"\n1.0 GiB", "\n2.0 GiB", "\n3.0 GiB"}) {
     EXPECT_NE(text.find(capacity), std::string::npos) << text;
   }
 }
 
 TEST(SimulationReport, JsonHasExactNumbersByTierAndReason) {
-  const nlohmann::ordered_json data = SimulationJson(Run(2));
+  const nlohmann::ordered_json data = SimulationJson(ARun(2));
   EXPECT_EQ(data["simulated"], true);
   ASSERT_EQ(data["points"].size(), 2u);
   const auto& point = data["points"][1];
@@ -129,7 +129,7 @@ TEST(SimulationReport, JsonHasExactNumbersByTierAndReason) {
 }
 
 TEST(SimulationReport, CsvIsARectangle) {
-  const std::vector<std::string> lines = absl::StrSplit(SimulationCsv(Run(2)), '\n', absl::SkipEmpty());
+  const std::vector<std::string> lines = absl::StrSplit(SimulationCsv(ARun(2)), '\n', absl::SkipEmpty());
   ASSERT_EQ(lines.size(), 1u + 2 * 2);
   const size_t columns = std::vector<std::string>(absl::StrSplit(lines[0], ',')).size();
   for (const std::string& line : lines) {
