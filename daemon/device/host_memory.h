@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 
 #include "absl/functional/any_invocable.h"
@@ -38,6 +39,9 @@ class Arena {
   // may be present.
   [[nodiscard]] virtual absl::Status Populate(uint64_t offset, uint64_t bytes, Done done) = 0;
   [[nodiscard]] virtual absl::Status Punch(uint64_t offset, uint64_t bytes, Done done) = 0;
+
+  // Copies present bytes within the arena, at once. Two ranges that do not overlap.
+  virtual void Copy(uint64_t from, uint64_t to, uint64_t bytes) { std::memcpy(data() + to, data() + from, bytes); }
 
   // Bytes of memory the system really holds for the arena.
   virtual uint64_t AllocatedBytes() const = 0;

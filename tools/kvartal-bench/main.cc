@@ -36,7 +36,8 @@ class CommandLine {
     app_.fallthrough();
     AddReplay();
     AddLookup();
-    AddPolicy();
+    AddEngine();
+    AddNeighbour();
     AddMemory();
     AddDisk();
     AddDeaths();
@@ -107,7 +108,7 @@ class CommandLine {
     index->add_option("--chain", index_.chain)->check(CLI::Range(1, 1024))->capture_default_str();
   }
 
-  void AddPolicy() {
+  void AddEngine() {
     CLI::App* const engine = Subcommand("engine", "the verbs of the engine alone, in this process, over many tenants",
                                         [this] { return RunEngineBench(engine_); });
     engine->add_option("--tenants", engine_.tenants)->check(CLI::Range(1, 4096))->capture_default_str();
@@ -117,6 +118,9 @@ class CommandLine {
         ->capture_default_str();
     engine->add_option("--rounds", engine_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
     engine->add_option("--eviction", engine_.eviction)->capture_default_str();
+  }
+
+  void AddNeighbour() {
     CLI::App* const neighbour = Subcommand("neighbour", "four tenants beside a scanner, on the clock of a trace",
                                            [this] { return RunNeighbour(neighbour_); });
     neighbour->add_option("--trace", neighbour_.trace, "conversation | synthetic | path")->capture_default_str();

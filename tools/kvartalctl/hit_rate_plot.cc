@@ -78,7 +78,7 @@ std::string Axes(const HitRatePlot& plot, const Scale& scale) {
     labelled = x;
     absl::StrAppend(&out, Text(x, kBottom + 20, "middle", 12, HumanBytes(bytes)));
   }
-  const std::string scale_name = scale.logarithmic() ? ", logarithmic" : "";
+  const std::string scale_name = scale.logarithmic() ? " (logarithmic)" : "";
   absl::StrAppend(&out, Text((kLeft + kRight) / 2, kBottom + 46, "middle", 14, plot.x_label + scale_name));
   const double middle = (kTop + kBottom) / 2;
   const std::string turned = absl::StrFormat(" transform=\"rotate(-90 24 %.1f)\"", middle);

@@ -10,7 +10,7 @@ namespace kvartal::ctl {
 
 struct HitRatePlot {
   std::string title, subtitle;
-  std::string x_label;                   // with its unit
+  std::string x_label;                   // its labels have their units
   std::vector<uint64_t> capacity_bytes;  // rising
   struct Line {
     std::string name;

@@ -98,6 +98,8 @@ absl::StatusOr<SimulatedRun> RunAll(const SimulateArguments& arguments, const Qu
     KV_ASSIGN_OR_RETURN(SimulatedPoint point, RunPoint(arguments, question, capacity, &bar, &warnings));
     run.points.push_back(std::move(point));
   }
+  if (run.trace_seconds == 0)
+    warnings.push_back("the trace has no timestamps: no time passes, so nothing gets too old");
   for (const std::string& warning : warnings) std::fprintf(stderr, "warning: %s\n", warning.c_str());
   return run;
 }
@@ -111,7 +113,7 @@ HitRatePlot PlotOf(const SimulatedRun& run, TierKind swept) {
   plot.subtitle = absl::StrCat("simulated from ", run.trace, ", ", HumanCount(run.requests), " requests; block ",
                                HumanBytes(run.block_bytes), "; eviction ", run.eviction, "; ", TierName(other), " ",
                                other_bytes == 0 ? "none" : HumanBytes(other_bytes));
-  plot.x_label = absl::StrCat(dram ? "DRAM" : "NVMe", " capacity of the node (bytes)");
+  plot.x_label = absl::StrCat(dram ? "DRAM" : "NVMe", " capacity of the node");
   for (size_t i = 0; i < run.points[0].tenants.size(); ++i) {
     plot.lines.push_back({run.points[0].tenants[i].stats.name, {}, false});
   }

@@ -33,9 +33,7 @@ absl::StatusOr<TierRange> ParseTier(const std::string& name) {
 
 absl::StatusOr<uint64_t> ParseSize(const TierRange& range, const std::string& text) {
   const absl::StatusOr<crds::Quantity> size = crds::ParseQuantity(text);
-  if (!size.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("'", text, "' is no size: ", size.status().message()));
-  }
+  if (!size.ok()) return size.status();
   if (size->is_percent) return absl::InvalidArgumentError(absl::StrCat("'", text, "' is a share, not a size"));
   if (size->bytes < range.min_bytes || size->bytes > range.max_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(TierName(range.tier), " of ", text, ": from ", range.min_bytes,

@@ -35,6 +35,7 @@ class BytelessArena : public device::Arena {
     });
     return absl::OkStatus();
   }
+  void Copy(uint64_t, uint64_t, uint64_t) override {}
   uint64_t AllocatedBytes() const override { return *present_bytes_; }
 
  private:

@@ -27,7 +27,7 @@ TEST(SimulationArguments, ReadsACapacity) {
 
 TEST(SimulationArguments, SaysWhatIsWrongWithACapacity) {
   for (const auto& [text, what] : {std::pair{"ssd=1Gi", "unknown tier 'ssd'"}, std::pair{"dram", "'dram' is not TIER="},
-                                   std::pair{"dram=", "is no size"}, std::pair{"dram=1Gi,dram=2Gi", "dram twice"},
+                                   std::pair{"dram=", "is not a size"}, std::pair{"dram=1Gi,dram=2Gi", "dram twice"},
                                    std::pair{"nvme=1Ti", "dram is missing"}, std::pair{"dram=25%", "share"},
                                    std::pair{"dram=4Ki", "from 2097152"}, std::pair{"", "TIER=SIZE"}}) {
     EXPECT_NE(Wrong(ParseCapacity(text).status()).find(what), std::string::npos) << text;
@@ -44,7 +44,7 @@ TEST(SimulationArguments, ReadsASweepInRisingOrder) {
 TEST(SimulationArguments, SaysWhatIsWrongWithASweep) {
   for (const auto& [text, what] :
        {std::pair{"1Gi,2Gi", "is not TIER="}, std::pair{"hbm=1Gi", "unknown tier 'hbm'"},
-        std::pair{"dram=1Gi,,2Gi", "is no size"}, std::pair{"dram=1Gi,x", "'x' is no size"}}) {
+        std::pair{"dram=1Gi,,2Gi", "is not a size"}, std::pair{"dram=1Gi,x", "'x' is not a size"}}) {
     EXPECT_NE(Wrong(ParseSweep(text).status()).find(what), std::string::npos) << text;
   }
 }
