@@ -12,11 +12,13 @@
 
 namespace kvartal::bench {
 
-// Replays a trace through one client of one tenant and verifies every byte it loads.
+// Replays a trace through one client of one tenant and verifies every byte it loads; on the clock of the trace, through
+// the engine alone and without bytes.
 struct ReplayOptions {
   std::string trace = "conversation";
   uint64_t capacity_blocks = 0;  // 0: no limit
   std::string eviction = "lru";
+  std::string clock;  // wall | trace; empty: trace when the eviction order knows time (all but lru)
   uint64_t block_kib = 4;
   uint64_t requests = 0;     // 0: all
   bool inject_flip = false;  // flips one bit of a stored block: the positive control of `wrong_bytes`
@@ -41,6 +43,30 @@ struct IndexOptions {
   int rounds = 9;
 };
 absl::StatusOr<Report> RunIndex(const IndexOptions& options);
+
+// The core alone, in this process: the verbs of the engine over tenants, without bytes, sockets or disks.
+struct EngineBenchOptions {
+  uint32_t tenants = 1000;
+  uint32_t chain = 32;            // blocks a prompt
+  uint32_t resident_chains = 32;  // of a tenant fit its limit
+  uint32_t known_chains = 64;     // of a tenant are asked for
+  uint32_t batches_a_round = 20'000;
+  int rounds = 9;
+  std::string eviction = "lru";
+};
+absl::StatusOr<Report> RunEngineBench(const EngineBenchOptions& options);
+
+// Four tenants share a node with a scanner that never asks twice; or with two of themselves gone idle.
+struct NeighbourOptions {
+  std::string trace = "conversation";
+  uint64_t capacity_blocks = 0;  // 0: 20,000, and 10,000 with `idle`
+  uint64_t block_kib = 64;
+  uint32_t scans = 3;  // prompts of the scanner a request
+  std::string eviction = "lru";
+  uint64_t requests = 0;  // of the trace; 0: all
+  bool idle = false;
+};
+absl::StatusOr<Report> RunNeighbour(const NeighbourOptions& options);
 
 // Stores and loads of mapped memory, against memcpy and reads of private memory.
 struct DramOptions {

@@ -38,9 +38,11 @@ class CommandLine {
     app_.fallthrough();
     AddReplay();
     AddLookup();
+    AddEngine();
+    AddNeighbour();
     AddMemory();
     AddDisk();
-    AddNeighbour();
+    AddQuota();
     AddDeaths();
     AddTime();
     AddDemo();
@@ -85,6 +87,10 @@ class CommandLine {
         },
         "blocks the tenant may hold, or inf");
     sub->add_option("--eviction", replay_.eviction, "eviction order of the daemon")->capture_default_str();
+    sub->add_option("--clock", replay_.clock,
+                    "wall: a real daemon, as fast as it goes; trace: the engine alone, without bytes, at the times of "
+                    "the trace [trace for all eviction orders but lru]")
+        ->check(CLI::IsMember({"wall", "trace"}));
     sub->add_option("--block-kib", replay_.block_kib)->check(CLI::Range(1, 32768))->capture_default_str();
     sub->add_option("--requests", replay_.requests, "only the first N requests (0: all)");
     sub->add_flag("--inject-flip", replay_.inject_flip, "flip one stored bit: wrong_bytes must not be 0");
@@ -104,6 +110,41 @@ class CommandLine {
         Subcommand("index", "the prefix index alone, in this process", [this] { return RunIndex(index_); });
     index->add_option("--entries", index_.entries)->capture_default_str();
     index->add_option("--chain", index_.chain)->check(CLI::Range(1, 1024))->capture_default_str();
+  }
+
+  void AddEngine() {
+    CLI::App* const engine = Subcommand("engine", "the verbs of the engine alone, in this process, over many tenants",
+                                        [this] { return RunEngineBench(engine_); });
+    engine->add_option("--tenants", engine_.tenants)->check(CLI::Range(1, 4096))->capture_default_str();
+    engine->add_option("--chain", engine_.chain, "blocks a prompt")->check(CLI::Range(1, 512))->capture_default_str();
+    engine->add_option("--batches", engine_.batches_a_round, "prompts a round")
+        ->check(CLI::Range(1, 10'000'000))
+        ->capture_default_str();
+    engine->add_option("--rounds", engine_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
+    engine->add_option("--eviction", engine_.eviction)->capture_default_str();
+  }
+
+  void AddNeighbour() {
+    CLI::App* const neighbour =
+        Subcommand("neighbour", "four tenants beside a scanner, on the clock of a trace; or two at one disk",
+                   [this] { return at_disk_ ? RunBandwidth(common_, bandwidth_) : RunNeighbour(neighbour_); });
+    neighbour->add_option("--trace", neighbour_.trace, "conversation | synthetic | path")->capture_default_str();
+    neighbour->add_option("--capacity-blocks", neighbour_.capacity_blocks, "of the node [20,000; idle: 10,000]");
+    neighbour->add_option("--block-kib", neighbour_.block_kib)->check(CLI::Range(4, 32768))->capture_default_str();
+    neighbour->add_option("--scans", neighbour_.scans, "prompts of the scanner a request")
+        ->check(CLI::Range(0, 100))
+        ->capture_default_str();
+    neighbour->add_option("--eviction", neighbour_.eviction)->capture_default_str();
+    neighbour->add_option("--requests", neighbour_.requests, "only the first N of the trace (0: all)");
+    neighbour->add_flag("--idle", neighbour_.idle, "two of the four and the scanner idle: what the others may use");
+    neighbour->add_flag("--bandwidth", at_disk_,
+                        "instead: a Basic tenant floods loads from NVMe beside a Premium one, through a daemon");
+    neighbour->add_option("--depth", bandwidth_.depth, "closed loops a tenant, with --bandwidth")
+        ->check(CLI::Range(1, 64))
+        ->capture_default_str();
+    neighbour->add_option("--rounds", bandwidth_.rounds, "with --bandwidth")
+        ->check(CLI::Range(1, 1000))
+        ->capture_default_str();
   }
 
   void AddMemory() {
@@ -137,15 +178,7 @@ class CommandLine {
         ->capture_default_str();
   }
 
-  void AddNeighbour() {
-    CLI::App* const neighbour =
-        Subcommand("neighbour", "tenants beside a greedy one", [this] { return RunBandwidth(common_, bandwidth_); });
-    neighbour->add_flag("--bandwidth", bandwidth_only_, "a Basic tenant floods loads from NVMe beside a Premium one")
-        ->required();
-    neighbour->add_option("--depth", bandwidth_.depth, "closed loops a tenant")
-        ->check(CLI::Range(1, 64))
-        ->capture_default_str();
-    neighbour->add_option("--rounds", bandwidth_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
+  void AddQuota() {
     CLI::App* const quota = Subcommand("quota", "clients store past a limit that changes meanwhile",
                                        [this] { return RunQuota(common_, quota_); });
     quota->add_option("--clients", quota_.clients)->check(CLI::Range(1, 64))->capture_default_str();
@@ -216,10 +249,12 @@ class CommandLine {
   ReplayOptions replay_;
   LookupOptions lookup_;
   IndexOptions index_;
+  EngineBenchOptions engine_;
+  NeighbourOptions neighbour_;
   DramOptions dram_;
   NvmeOptions nvme_;
   BandwidthOptions bandwidth_;
-  bool bandwidth_only_ = false;
+  bool at_disk_ = false;
   QuotaOptions quota_;
   ReclaimOptions reclaim_;
   RestartOptions restart_;

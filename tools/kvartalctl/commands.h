@@ -1,6 +1,7 @@
 // One function a subcommand; each returns the exit code: 0 done, 1 refused or failed, 2 asked wrongly.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "tools/kvartalctl/output.h"
@@ -26,5 +27,16 @@ int RunPolicyValidate(const Context& context, const std::string& path, const std
 
 // doctor_command.cc
 int RunDoctor(const Context& context, const std::string& config);
+
+// simulate_command.cc
+struct SimulateArguments {
+  std::string trace = "conversation";
+  std::string policy, capacity, split, sweep, plot;
+  std::string eviction = "lru";
+  std::string output;  // "" : the format of the context
+  uint64_t block_kib = 4096;
+  uint64_t requests = 0;  // 0: all
+};
+int RunSimulate(const Context& context, const SimulateArguments& arguments);
 
 }  // namespace kvartal::ctl

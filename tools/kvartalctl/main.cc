@@ -66,6 +66,34 @@ void AddOfflineCommands(CLI::App* app, const Context* context, Arguments* argume
   doctor->callback([=] { *run = [=] { return RunDoctor(*context, arguments->config); }; });
 }
 
+void AddSimulate(CLI::App* app, const Context* context, SimulateArguments* simulate, std::function<int()>* run) {
+  CLI::App* sub = app->add_subcommand(
+      "simulate",
+      "replay a request trace against a policy folder; needs no daemon\n\n"
+      "Runs the engine of the daemon on the time of the trace, without bytes and with devices that take no time: it\n"
+      "answers what would be found, evicted and refused at a capacity, never how fast. The trace is split over the\n"
+      "tenants of the policy: a conversation (told by its second block) stays with one tenant, and the tenants get\n"
+      "conversations in proportion to their weights, or to --split.");
+  sub->add_option("--trace", simulate->trace, "conversation | synthetic | a file of JSON lines, plain or gzip")
+      ->capture_default_str();
+  sub->add_option("--policy", simulate->policy, "folder of TenantKVPolicy manifests")->required()->type_name("DIR");
+  sub->add_option("--capacity", simulate->capacity, "of the node, as dram=64Gi,nvme=1Ti")->required();
+  sub->add_option("--block-kib", simulate->block_kib,
+                  "KiB of KV cache that a block of 512 tokens needs: 512 x what your model needs for a token")
+      ->check(CLI::Range(1, 32768))
+      ->capture_default_str();
+  sub->add_option("--split", simulate->split,
+                  "shares of the trace, one a tenant in the order of their names, as 40,30,20,10 [their weights]");
+  sub->add_option("--sweep", simulate->sweep, "one run a size instead of --capacity's, as dram=1Gi,2Gi,4Gi");
+  sub->add_option("--eviction", simulate->eviction, "lru | lhd: the eviction order of the daemon")
+      ->capture_default_str();
+  sub->add_option("--requests", simulate->requests, "only the first N requests (0: all)");
+  sub->add_option("--output", simulate->output, "table, json or csv [table]")
+      ->check(CLI::IsMember({"table", "json", "csv"}));
+  sub->add_option("--plot", simulate->plot, "also draw the sweep: hit rate by capacity, as SVG")->type_name("FILE.svg");
+  sub->callback([=] { *run = [=] { return RunSimulate(*context, *simulate); }; });
+}
+
 // A word where a command should be, told with the commands there are. "" when that is not what is wrong.
 std::string UnknownCommand(const CLI::App& app) {
   const std::vector<std::string> strange = app.remaining(true);
@@ -86,6 +114,7 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("kvartalctl ") + KVARTAL_VERSION);
   Context context;
   Arguments arguments;
+  SimulateArguments simulate;
   std::function<int()> run;
   CLI::Option* socket =
       app.add_option("--socket", context.socket,
@@ -101,6 +130,7 @@ int Main(int argc, char** argv) {
   AddNodeCommands(&app, &context, &run);
   AddTenantCommands(&app, &context, &arguments, &run);
   AddOfflineCommands(&app, &context, &arguments, &run);
+  AddSimulate(&app, &context, &simulate, &run);
   app.allow_extras();  // and told below: the library would only say that a subcommand is required
   try {
     app.parse(argc, argv);

@@ -1,0 +1,31 @@
+// The catalog of a virtual node, which is never started twice: it takes every record and keeps none.
+// Confined to the thread of the node.
+#pragma once
+
+#include <vector>
+
+#include "daemon/base/event_loop.h"
+#include "daemon/tier/nvme_catalog.h"
+
+namespace kvartal::trace_engine {
+
+class BytelessCatalog : public tier::NvmeCatalog {
+ public:
+  explicit BytelessCatalog(Executor* executor) : executor_(executor) {}
+
+  bool Put(const tier::CatalogRecord& record, absl::AnyInvocable<void(absl::Status)> done) override;
+  void Delete(SlotId) override {}
+  void PutTombstone(const tier::OwnerUidHash& owner, int64_t before_wall_ms,
+                    absl::AnyInvocable<void(absl::Status)> done) override;
+  void Load(absl::AnyInvocable<void(std::vector<tier::CatalogRecord>)> batch,
+            absl::AnyInvocable<void(absl::Status)> done) override;
+  void Flush(absl::AnyInvocable<void(absl::Status)> done) override;
+  // There is nothing to look for in the headers either.
+  bool was_empty() const override { return false; }
+
+ private:
+  void End(absl::AnyInvocable<void(absl::Status)> done);
+  Executor* const executor_;
+};
+
+}  // namespace kvartal::trace_engine
