@@ -95,6 +95,8 @@ void Simulation::OnReserved(uint32_t index, uint32_t space, const Chain& chain, 
 void Simulation::OnGranted(const BlockRef& ref, GroupId group, uint32_t shard, const engine::ReservedBlock& block) {
   const ModelLayout& layout = plan_.layouts[ref.space];
   const Life& life = model_.life(ref.life);
+  // While this rank waited for its answer, another of its group gave the block up.
+  if (model_.HasEnded(block.reservation)) return;
   const uint64_t offset = block.arena_offset - layout.ShardOffset(shard);
   bool inside = false;
   for (const tier::GrantedRange& range : node_.dram().granted(node_.engine().DomainOf(life.id))) {

@@ -94,6 +94,7 @@ uint32_t Model::Grant(const BlockRef& ref, GroupId group, uint32_t shard, uint64
   if (kept) findings_.Add(absl::StrCat(NameOf(ref), " is gone though it is pinned"));
   block.maybe = false;
   block.nonce = 0;
+  block.raced_recovery = recovering_;
   block.pinned_until_ms = 0;
   block.reservation = reserved.reservation.value();
   if (life.slots[offset].users > 0)
@@ -129,7 +130,11 @@ engine::CommitOutcome Model::Commit(GroupId group, ReservationId reservation, ui
 void Model::EndFilling(uint64_t reservation, Version::Fate fate) {
   const Filling& filling = fillings_.at(reservation);
   versions_[filling.nonce].fate = fate;
-  at(filling.block).reservation = 0;
+  ended_.insert(reservation);
+  Life::Block& block = at(filling.block);
+  block.reservation = 0;
+  const bool older = block.last_committed >= std::max(1u, lives_[filling.block.life].dead_below);
+  if (fate == Version::Fate::kAborted && block.raced_recovery) block.maybe = older;
   --lives_[filling.block.life].slots[filling.offset].users;
   fillings_.erase(reservation);
 }
@@ -194,7 +199,8 @@ void Model::Read(const BlockRef& ref, uint32_t nonce) {
   if (version.fate != Version::Fate::kCommitted) return wrong(" has bytes that were never committed");
   if (nonce < life.dead_below) return wrong(" is served after its deletion was reported");
   Life::Block& block = at(ref);
-  if (block.nonce != 0 && block.nonce != nonce) return wrong(" has the bytes of an earlier commit");
+  if (block.nonce != 0 && block.nonce != nonce && !block.raced_recovery)
+    return wrong(" has the bytes of an earlier commit");
   block.nonce = nonce;
 }
 
@@ -297,6 +303,7 @@ void Model::Crash(bool power_cut, bool loses_catalog) {
   awaits_durable_.clear();
   for (const auto& [reservation, filling] : fillings_) versions_[filling.nonce].fate = Version::Fate::kAborted;
   fillings_.clear();
+  ended_.clear();
   held_blocks_ = 0;
   for (Life& life : lives_) {
     life.dropping = false;
@@ -313,6 +320,7 @@ void Model::Crash(bool power_cut, bool loses_catalog) {
         block.nonce = block.leases = block.holds = 0;
         block.reservation = 0;
         block.pinned_until_ms = 0;
+        block.raced_recovery = false;
         block.maybe = plan_.nvme_bytes > 0 && block.last_committed >= std::max(1u, life.dead_below);
       }
     }

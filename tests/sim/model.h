@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "daemon/block/block_key.h"
 #include "daemon/engine/cache_engine.h"
 #include "daemon/policy/policy_table.h"
@@ -48,6 +49,7 @@ struct Life {
     uint32_t last_committed = 0;  // the newest nonce that was ever visible
     bool maybe = false;           // it may be found: committed, and neither stored anew nor deleted since
     uint64_t reservation = 0;     // by which it is being filled
+    bool raced_recovery = false;  // stored anew while records were still coming in: an older one may win
     int64_t used_ms = 0;          // when it was last used for sure
     int64_t access_ms = 0;        // and when at the latest
     int64_t pinned_until_ms = 0;
@@ -145,6 +147,9 @@ class Model {
   // It was promised to be there after the crash, whatever the engine did since.
   bool MustHaveSurvived(uint32_t nonce, int64_t now_ms);
   void NewBoot() { ++boots_; }
+  void SetRecovering(bool recovering) { recovering_ = recovering; }
+  // It was committed or aborted already.
+  bool HasEnded(ReservationId reservation) const { return ended_.contains(reservation.value()); }
   uint64_t boots() const { return boots_; }
 
  private:
@@ -158,11 +163,13 @@ class Model {
   Findings& findings_;
   std::vector<Life> lives_;
   std::vector<Version> versions_;
-  absl::flat_hash_map<uint64_t, Filling> fillings_;         // by reservation
-  std::map<uint64_t, uint32_t> awaits_durable_;  // reservation -> nonce
+  absl::flat_hash_map<uint64_t, Filling> fillings_;  // by reservation
+  std::map<uint64_t, uint32_t> awaits_durable_;      // reservation -> nonce
   std::map<SlotId, uint32_t> durable_, durable_synced_;
+  absl::flat_hash_set<uint64_t> ended_;  // reservations of this boot
   uint64_t held_blocks_ = 0;
   uint64_t boots_ = 0;
+  bool recovering_ = false;
 };
 
 }  // namespace kvartal::sim

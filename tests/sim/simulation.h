@@ -111,6 +111,7 @@ class Simulation : private engine::EngineObserver {
   // --- after every event (checks.cc)
   void CheckAfterEvent();
   void CheckLedger();
+  void CheckMemory(const engine::EngineStats& stats);
   void CheckTenant(Life* life, const engine::TenantStats& stats);
   void CheckLeases();
   void CheckHeld(const Held& held, uint32_t space, bool every_byte);

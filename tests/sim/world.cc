@@ -46,6 +46,7 @@ void Simulation::DoPolicy() {
                           rules.tier(tier).guarantee_bytes < before.tier(tier).guarantee_bytes;
   }
   life.quota_lowered |= rules.max_entries < before.max_entries;
+  CheckLedger();  // what is charged up to here is held against the old limits
   life.rules = rules;
   Say("policy of ", rules.uid, ": dram ", rules.tier(TierKind::kDram).limit_bytes / 1024, " KiB, nvme ",
       rules.tier(TierKind::kNvme).limit_bytes / 1024, " KiB, ttl ", rules.ttl_ms[TierIndex(TierKind::kDram)], "/",
@@ -61,6 +62,7 @@ void Simulation::DoTenantLife() {
   if (life.in_policy) {
     Say(life.rules.uid, " is removed");
     EndSessions(current);
+    CheckLedger();
     life.in_policy = false;
     life.quota_lowered = true;
     return node_.ApplyPolicy(RulesInForce());
@@ -171,6 +173,7 @@ void Simulation::DoCrash() {
   ++counts_.crashes;
   leases_.clear();
   unfinished_.clear();
+  finished_.clear();
   reserves_.clear();
   loads_ = 0;
   node_.Crash(kind, &random_);
@@ -181,6 +184,7 @@ void Simulation::DoCrash() {
 
 void Simulation::Boot() {
   model_.NewBoot();
+  model_.SetRecovering(true);
   catalog_failed_ = false;
   const std::map<SlotId, uint32_t> durable = model_.durable();
   node_.Boot(RulesInForce());
