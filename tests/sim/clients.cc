@@ -218,7 +218,10 @@ void Simulation::DoLoad() {
 void Simulation::Load(const Lease& lease, size_t count) {
   const std::vector<Held> asked(lease.blocks.begin(), lease.blocks.begin() + static_cast<ptrdiff_t>(count));
   std::vector<EntryId> entries;
-  for (const Held& held : asked) entries.push_back(held.hold.entry);
+  for (const Held& held : asked) {
+    entries.push_back(held.hold.entry);
+    model_.StartLoad(held.block);
+  }
   Say("load ", count, " from ", model_.NameOf(asked.front().block));
   ++loads_;
   auto answered = std::make_shared<bool>(false);
@@ -242,6 +245,7 @@ void Simulation::OnLoaded(uint32_t index, uint32_t space, const std::vector<Held
     Wrong("a load brought less than was asked, and no reason");
   if (result.read_failed && !ReadsMayFail(index)) Wrong("a block was lost though the disk is sound");
   counts_.loaded += result.places.size();
+  for (const Held& held : asked) model_.EndLoad(held.block, Now());
   std::vector<engine::Hold> holds;
   for (const engine::BlockPlace& place : result.places) holds.push_back({place.entry, true});
   // Its sessions ended meanwhile: nobody is there to read it.

@@ -171,7 +171,9 @@ void Model::Found(const BlockRef& ref, bool in_place, int64_t now_ms) {
   const auto dram_ttl = static_cast<int64_t>(life.rules.ttl_ms[TierIndex(TierKind::kDram)]);
   const auto nvme_ttl = static_cast<int64_t>(life.rules.ttl_ms[TierIndex(TierKind::kNvme)]);
   const int64_t ttl_ms = in_place ? dram_ttl : dram_ttl == 0 || nvme_ttl == 0 ? 0 : std::max(dram_ttl, nvme_ttl);
-  if (ttl_ms > 0 && !Pinned(block, now_ms) && now_ms - block.access_ms >= ttl_ms + SlackMs()) {
+  // What is held is in use all the time.
+  const bool in_use = block.leases + block.holds + block.loads > 0;
+  if (ttl_ms > 0 && !in_use && !Pinned(block, now_ms) && now_ms - block.access_ms >= ttl_ms + SlackMs()) {
     return wrong(" is served though it was idle for longer than its TTL");
   }
 }
@@ -237,6 +239,12 @@ void Model::EndHold(const BlockRef& ref, bool in_place, uint64_t offset, int64_t
   } else {
     --block.holds;
   }
+}
+
+void Model::EndLoad(const BlockRef& ref, int64_t now_ms) {
+  if (lives_[ref.life].spaces.empty()) return;
+  --at(ref).loads;
+  at(ref).access_ms = now_ms;
 }
 
 void Model::Pin(const BlockRef& ref, int64_t until_ms, int64_t now_ms) {
@@ -317,7 +325,7 @@ void Model::Crash(bool power_cut, bool loses_catalog) {
     if (loses_catalog) life.dead_below = 0;
     for (auto& space : life.spaces) {
       for (Life::Block& block : space) {
-        block.nonce = block.leases = block.holds = 0;
+        block.nonce = block.leases = block.holds = block.loads = 0;
         block.reservation = 0;
         block.pinned_until_ms = 0;
         block.raced_recovery = false;
