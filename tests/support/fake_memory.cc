@@ -62,7 +62,7 @@ struct FakeMemory::State : public std::enable_shared_from_this<FakeMemory::State
     KV_CHECK(op.offset + op.bytes <= op.arena->data.size());
     if (counts.pending >= queue_max) return absl::ResourceExhaustedError("too many memory requests are under way");
     ++counts.pending;
-    if (op.populate) counts.populating_bytes += op.bytes;
+    if (op.kind == MemoryOp::Kind::kPopulate) counts.populating_bytes += op.bytes;
     ops.push_back(std::move(op));
     PostOne();
     return absl::OkStatus();
