@@ -39,12 +39,12 @@ class Residency {
   // Erases the entry, and placeholders above it, when nothing is left of it. A no-op while something is.
   void EraseIfGone(EntryId id);
 
-  // May its copy in `tier` be taken for space? Not when the block is leased, pinned or moving, and not the last copy of
-  // a block that somebody holds.
+  // May its copy in `tier` be taken for space? Not when the block is leased, pinned or moving, not the last copy of a
+  // block that somebody holds, and not what is over age: that is erased, which eviction does not do.
   bool Evictable(EntryId id, TierKind tier) const;
   // A reader in place comes or goes. False, and nothing happened, when they are as many as can be counted.
   bool AddLease(EntryId id);
-  void EndLease(EntryId id);
+  void EndLease(EntryId id, uint32_t now_tick);
   void SetPinned(EntryId id, bool pinned);
 
   // May its copies change? Not while they are read in place, pinned or moving.
