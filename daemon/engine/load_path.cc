@@ -92,13 +92,14 @@ void LoadPath::Load(NamespaceId ns, std::vector<EntryId> entries, CacheEngine::L
 
 void LoadPath::Release(std::span<const Hold> holds) {
   TenantState* tenant = nullptr;
+  const uint32_t now_tick = state_.NowTick();
   for (const Hold hold : holds) {
     Entry& entry = state_.index.at(hold.entry);
     tenant = &state_.TenantOf(entry);
     KV_CHECK(state_.held_blocks > 0);
     --state_.held_blocks;
     if (hold.in_place) {
-      residency_.EndLease(hold.entry);
+      residency_.EndLease(hold.entry, now_tick);
     } else {
       KV_CHECK(entry.hold_count > 0);
       --entry.hold_count;

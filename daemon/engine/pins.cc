@@ -52,7 +52,8 @@ void Pins::Set(EntryId id, uint32_t until_tick) {
   uint32_t& until = state_.TenantOf(entry).pins[id];
   until = std::max(until, until_tick);
   entry.times_unrecorded =
-      entry.resident(TierKind::kNvme) || state_.TenantOf(entry).rules.tier(TierKind::kNvme).limit_bytes > 0;
+      state_.devices.catalog != nullptr &&
+      (entry.resident(TierKind::kNvme) || state_.TenantOf(entry).rules.tier(TierKind::kNvme).limit_bytes > 0);
   // Its timer writes the record down, and then waits for the end.
   state_.timers.Schedule(id, entry.times_unrecorded ? state_.NowTick() : until);
 }

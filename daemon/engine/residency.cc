@@ -151,11 +151,11 @@ bool Residency::AddLease(EntryId id) {
   return true;
 }
 
-void Residency::EndLease(EntryId id) {
+void Residency::EndLease(EntryId id, uint32_t now_tick) {
   Entry& entry = state_.index.at(id);
   KV_CHECK(entry.lease_count > 0);
   if (--entry.lease_count > 0) return;
-  entry.last_access_tick = state_.NowTick();  // it was in use until now
+  entry.last_access_tick = now_tick;  // it was in use until now
   JoinOrders(id);
 }
 
@@ -292,6 +292,7 @@ void Residency::EraseIfGone(EntryId id) {
 bool Residency::Evictable(EntryId id, TierKind tier) const {
   const Entry& entry = state_.index.at(id);
   if (!Movable(id)) return false;
+  if (state_.TenantOf(entry).rules.max_age_ms > 0 && state_.OverAge(id, state_.NowTick())) return false;
   if (entry.hold_count == 0) return true;
   for (TierKind other : kAllTiers) {
     if (other != tier && entry.resident(other)) return true;

@@ -41,14 +41,14 @@ class Residency {
   // Erases the entry, and placeholders above it, when nothing is left of it. A no-op while something is.
   void EraseIfGone(EntryId id);
 
-  // May its copy in `tier` be taken for space? Not when the block is leased, pinned or moving, and not the last copy of
-  // a block that somebody holds.
+  // May its copy in `tier` be taken for space? Not when the block is leased, pinned or moving, not the last copy of a
+  // block that somebody holds, and not what is over age: that is erased, which eviction does not do.
   bool Evictable(EntryId id, TierKind tier) const;
   // Is `first` the less valuable of two blocks, as the order of `tier` sees it?
   bool GoesBefore(EntryId first, EntryId second, TierKind tier) const;
   // A reader in place comes or goes. False, and nothing happened, when they are as many as can be counted.
   bool AddLease(EntryId id);
-  void EndLease(EntryId id);
+  void EndLease(EntryId id, uint32_t now_tick);
   void SetPinned(EntryId id, bool pinned);
 
   // May its DRAM copy lie elsewhere in the domain? Not while it is read in place, filled or moving; pinned or not.

@@ -38,6 +38,7 @@ BlockHeader SomeHeader() {
   header.generation = 0x0102030405060708;
   header.first_commit_ms = 1'700'000'000'123;
   header.last_access_ms = 1'700'000'999'456;
+  header.pinned_until_s = 4'000'000'000;  // beyond what a signed number of seconds holds
   header.payload_xxh3 = 0xfeedfacecafebeef;
   return header;
 }
@@ -55,6 +56,7 @@ void ExpectSame(const BlockHeader& a, const BlockHeader& b) {
   EXPECT_EQ(a.generation, b.generation);
   EXPECT_EQ(a.first_commit_ms, b.first_commit_ms);
   EXPECT_EQ(a.last_access_ms, b.last_access_ms);
+  EXPECT_EQ(a.pinned_until_s, b.pinned_until_s);
   EXPECT_EQ(a.payload_xxh3, b.payload_xxh3);
 }
 
