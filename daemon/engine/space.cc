@@ -178,12 +178,12 @@ Space::Step Space::DropExpired(TenantState& tenant, TierKind tier) {
   if (!oldest.valid() || !residency_.Evictable(oldest, tier)) return Step::kStuck;
   const index::Entry& entry = state_.index.at(oldest);
   const uint32_t now_tick = state_.NowTick();
-  if (!state_.Expired(entry, tier, now_tick)) return Step::kStuck;
-  const bool over_age = state_.OverAge(entry, now_tick);
-  const bool moves_on = tier == TierKind::kDram && !entry.resident(TierKind::kNvme) && !over_age &&
+  // What is over age is erased, not dropped.
+  if (!state_.Expired(oldest, tier, now_tick) || state_.OverAge(oldest, now_tick)) return Step::kStuck;
+  const bool moves_on = tier == TierKind::kDram && !entry.resident(TierKind::kNvme) &&
                         tenant.rules.on_expiry == policy::OnExpiry::kDemote && state_.NvmeUsable(tenant);
   if (moves_on) return Step::kStuck;
-  residency_.DropCopy(oldest, tier, over_age ? DropReason::kMaxAge : DropReason::kIdle);
+  residency_.DropCopy(oldest, tier, DropReason::kIdle);
   return Step::kRetry;
 }
 

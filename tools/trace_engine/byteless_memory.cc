@@ -36,6 +36,10 @@ class BytelessArena : public device::Arena {
     return absl::OkStatus();
   }
   void Copy(uint64_t, uint64_t, uint64_t) override {}
+  absl::Status Zero(uint64_t, uint64_t, Done done) override {
+    executor_->Post([done = std::move(done)]() mutable { done(absl::OkStatus()); });
+    return absl::OkStatus();
+  }
   uint64_t AllocatedBytes() const override { return *present_bytes_; }
 
  private:

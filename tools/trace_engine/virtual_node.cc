@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "daemon/base/limits.h"
-#include "daemon/policy/eviction_order.h"
+#include "daemon/policy/tenant_orders.h"
 
 namespace kvartal::trace_engine {
 
@@ -16,7 +16,7 @@ absl::StatusOr<std::unique_ptr<VirtualNode>> VirtualNode::Start(std::shared_ptr<
 }
 
 absl::Status VirtualNode::Make(std::shared_ptr<const policy::PolicyTable> policy, const std::string& eviction) {
-  KV_RETURN_IF_ERROR(policy::NewEvictionOrder(eviction).status());
+  KV_RETURN_IF_ERROR(policy::NewTenantOrders(eviction).status());
   const policy::NodeCapacity& capacity = policy->capacity();
   dram_ = std::make_unique<tier::DramTier>(&memory_, capacity.bytes[TierIndex(TierKind::kDram)]);
   engine::EngineDevices devices{.clock = &clock_, .dram = dram_.get()};
