@@ -61,7 +61,9 @@ TEST_P(RetiredTest, OpenedAgainItIsLikeAnyOther) {
   Store("a/p", live, Chain(100, 4));
   EXPECT_EQ(Drops(DropReason::kRetired), 0u);
   EXPECT_EQ(Drops(DropReason::kOwnSpace), 4u);
-  if (options_.eviction == "lru") EXPECT_EQ(Matched(live, Chain(1, 8)), 4u) << "the older ones paid";
+  if (options_.eviction == "lru") {
+    EXPECT_EQ(Matched(live, Chain(1, 8)), 4u) << "the older ones paid";
+  }
   engine_->CheckInvariants();
 }
 
