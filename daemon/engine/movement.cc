@@ -69,8 +69,8 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::
   }
   // The space was wanted: it is given up whether the write went well or not, else a sick disk would wedge the tier
   // above it.
-  // For another tenant only while it still waits for that: an extent that has been given costs no block more.
-  const bool still_wanted = !wanted_by.taker.valid() || state_.devices.dram->LeavingSlots(tenant.domain()) > 0;
+  // For another tenant only while there is something to give: an extent that has been given costs no block more.
+  const bool still_wanted = !wanted_by.taker.valid() || space_.IsGiving(tenant);
   if (reason != WriteReason::kWriteThrough && still_wanted && residency_.Evictable(id, TierKind::kDram) &&
       entry.resident(TierKind::kDram) &&
       (reason == WriteReason::kDemotion || state_.Expired(entry, TierKind::kDram, state_.NowTick()))) {
