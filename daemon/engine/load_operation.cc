@@ -87,7 +87,8 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
 
 void LoadOperation::LeaseInPlace(size_t position) {
   in_place_[position] = path_.TryKeep({entries_[position], true});
-  if (!in_place_[position] && reason_ == Refusal::kNone) reason_ = Refusal::kGroupLimit;
+  if (in_place_[position] || reason_ != Refusal::kNone) return;
+  reason_ = path_.space_.IsOwed(entries_[position]) ? Refusal::kCapacity : Refusal::kGroupLimit;
 }
 
 void LoadOperation::AnswerIfEnded() {

@@ -68,10 +68,9 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::
     state_.ledger.Refund(tenant.id, TierKind::kNvme, state_.devices.nvme->Shrink(tenant.domain(), 0, [] {}));
   }
   // The space was wanted: it is given up whether the write went well or not, else a sick disk would wedge the tier
-  // above it. For another tenant only while that one still waits for it, and this one still has more than its guarantee.
-  const policy::Account& account = state_.ledger.account(tenant.id, TierKind::kDram);
-  const bool still_wanted = !wanted_by.taker.valid() || (state_.devices.dram->LeavingSlots(tenant.domain()) > 0 &&
-                                                         account.charged_bytes > account.guarantee_bytes);
+  // above it.
+  // For another tenant only while there is something to give: an extent that has been given costs no block more.
+  const bool still_wanted = !wanted_by.taker.valid() || space_.IsGiving(tenant);
   if (reason != WriteReason::kWriteThrough && still_wanted && residency_.Evictable(id, TierKind::kDram) &&
       entry.resident(TierKind::kDram) &&
       (reason == WriteReason::kDemotion ||

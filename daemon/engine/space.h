@@ -49,6 +49,8 @@ class Space {
 
   // Extents that nobody claims any more take new blocks again.
   void Tick();
+  // The tenant empties an extent for another, and holds more than its guarantee.
+  bool IsGiving(const TenantState& tenant) const;
   // Its DRAM copy lies in an extent that has to be emptied for another tenant.
   bool IsOwed(EntryId id) const;
 

@@ -118,6 +118,11 @@ void Space::Tick() {
   }
 }
 
+bool Space::IsGiving(const TenantState& tenant) const {
+  const policy::Account& account = state_.ledger.account(tenant.id, TierKind::kDram);
+  return account.charged_bytes > account.guarantee_bytes && state_.devices.dram->LeavingSlots(tenant.domain()) > 0;
+}
+
 bool Space::IsOwed(EntryId id) const {
   const index::Entry& entry = state_.index.at(id);
   if (!entry.resident(TierKind::kDram)) return false;
