@@ -244,7 +244,9 @@ absl::StatusOr<Report> RunTtl(const Common& common, const TtlOptions& options) {
   report.Note(
       "stall: look-ups of a resident chain of another tenant from the first expiry until the last byte was refunded; "
       "before: the same while nothing expired (the stores are in it)");
-  report.Note("refunded_after_ms: from the last block's time to the moment the daemon charged nothing, as polled");
+  report.Note(
+      "refunded_after_ms: from the last block's time to the moment the daemon charged nothing, as polled; up to a "
+      "tick less than 0, for a tick is as early as its beginning");
   return report;
 }
 

@@ -67,6 +67,7 @@ class RandomEngineTest : public EngineTest, public ::testing::WithParamInterface
         const CommitOutcome outcome = engine_->Commit(item.group, item.block.reservation, 0);
         EXPECT_TRUE(outcome == CommitOutcome::kVisible || (sharing_ && outcome == CommitOutcome::kNotFilling));
         ++stored_;
+        if (item.tenant == kAging) committed_ns_[item.key.bytes] = clock_.MonotonicNs();
       }
     }
   }
@@ -81,6 +82,11 @@ class RandomEngineTest : public EngineTest, public ::testing::WithParamInterface
       held.holds.push_back(HoldOf(places[i]));
       entries.push_back(places[i].entry);
       if (places[i].tier == TierKind::kDram) CheckBytes(held.tenant, held.keys[i], places[i].arena_offset);
+      if (held.tenant == kAging) {
+        const int64_t age_ns = clock_.MonotonicNs() - committed_ns_.at(held.keys[i].bytes);
+        EXPECT_LT(age_ns, (kMaxAgeMs + kTickMs) * 1'000'000) << "served beyond its maxAge";
+        ++aged_served_;
+      }
     }
     if (held.holds.empty()) return;
     if (Random(2) == 0) {
@@ -127,12 +133,15 @@ class RandomEngineTest : public EngineTest, public ::testing::WithParamInterface
     rules.tier(TierKind::kDram).limit_bytes = Random(5) * 4 * kMiB;
     rules.tier(TierKind::kNvme).limit_bytes = Random(5) * 8 * kMiB;
     rules.ttl_ms[TierIndex(TierKind::kDram)] = Random(2) * 1500;
+    rules.ttl_ms[TierIndex(TierKind::kNvme)] = Random(2) * 2500;
+    rules.on_expiry = Random(2) == 0 ? policy::OnExpiry::kDemote : policy::OnExpiry::kDelete;
     engine_->ApplyPolicy(Table());
   }
 
   void DoRestart() {
     held_.clear();
     unfinished_.clear();
+    clock_.SetWallBy(static_cast<int64_t>(Random(2) * Random(3000)));  // ahead: what is on disk looks older
     Restart();
     RememberNamespaces();
   }
@@ -177,8 +186,13 @@ class RandomEngineTest : public EngineTest, public ::testing::WithParamInterface
     }
   }
 
+  static constexpr const char* kAging = "c/p";
+  static constexpr int64_t kMaxAgeMs = 4000;
+
   std::mt19937_64 random_{GetParam()};
   bool sharing_ = false;  // a node smaller than what its tenants want
+  std::map<std::array<uint8_t, 32>, int64_t> committed_ns_;  // of the aging tenant
+  uint64_t aged_served_ = 0;
   uint64_t stored_ = 0;
   std::vector<Held> held_;
   std::vector<Unfinished> unfinished_;
@@ -189,8 +203,8 @@ TEST_P(RandomEngineTest, BooksBalanceAndBytesAreRight) {
   SCOPED_TRACE(::testing::Message() << "seed " << GetParam());
   auto pinning = Rules("a/p", 8 * kMiB, 16 * kMiB);
   pinning.tier(TierKind::kDram).guarantee_bytes = 2 * kMiB;
-  auto aging = Rules("c/p", 16 * kMiB, 0);
-  aging.max_age_ms = 4000;
+  auto aging = Rules(kAging, 16 * kMiB, 8 * kMiB);
+  aging.max_age_ms = kMaxAgeMs;
   options_.eviction = GetParam() % 2 == 0 ? "lhd" : "lru";
   Start({pinning, Rules("b/p", 4 * kMiB, 8 * kMiB), aging});
   RememberNamespaces();
@@ -207,8 +221,11 @@ TEST_P(RandomEngineTest, BooksBalanceAndBytesAreRight) {
   for (const Held& held : held_) engine_->Release(held.holds);
   for (int group = 1; group <= 3; ++group) engine_->AbortGroup(GroupId(group));
   Pump();
-  AdvanceMs(3000);
+  AdvanceMs(kMaxAgeMs + 3000);
   engine_->CheckInvariants();
+  EXPECT_EQ(StatsOf(kAging).entries, 0u) << "all of it is over age";
+  EXPECT_GT(aged_served_, 0u);
+  for (const DeletionReceipt& receipt : receipts_) EXPECT_EQ(receipt.tenant, kAging);
   const EngineStats stats = engine_->stats();
   EXPECT_EQ(stats.leased_blocks, 0u);
   EXPECT_EQ(stats.waiting_reserves, 0u);
