@@ -349,8 +349,10 @@ void RequestPath::Pin(Session* session) {
   const int64_t until_ms = static_cast<int64_t>(std::min<uint64_t>(in.until_wall_ms(), INT64_MAX));
   const policy::Refusal refusal = parts_.engine->Pin(lease->left(), until_ms);
   if (refusal != policy::Refusal::kNone) {
-    return SendError(session, Code::REFUSED, "the pin is above what the tenant's guarantee covers: pin fewer blocks",
-                     RefusalName(refusal));
+    const char* why = "the pin is above what the tenant's guarantee covers: pin fewer blocks";
+    if (refusal == policy::Refusal::kTooLong) why = "nothing of the tenant may be kept for so long: pin it for less";
+    if (refusal == policy::Refusal::kGone) why = "a block of the lease has left the cache: look it up again";
+    return SendError(session, Code::REFUSED, why, RefusalName(refusal));
   }
   ServerFrame& reply = parts_.codec->NewReply(request_id());
   reply.mutable_pinned();

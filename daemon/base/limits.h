@@ -61,13 +61,23 @@ inline constexpr uint64_t kMemoryPartBytes =
 inline constexpr size_t kLoopPostMax = 65536;  // callbacks posted to the engine loop and not yet run
 
 // --- engine
-inline constexpr uint32_t kTickMs = 100;             // TTL and lease resolution
-inline constexpr uint32_t kTickWorkMax = 512;        // entries expired a tick and tenant: a tick never stalls the loop
-inline constexpr size_t kWaitingMax = 1024;          // a node: Reserves and Loads that wait for room
+inline constexpr uint32_t kTickMs = 100;  // TTL and lease resolution
+inline constexpr uint32_t kTimerWorkPerTurn =
+    4096;                                          // of expiry: half a millisecond of the loop, then others have a turn
+inline constexpr uint32_t kTimerDropWork = 8;      // of those: a copy dropped or a record changed; a mere look is 1
+inline constexpr int64_t kTimerCatchUpMs = 10;     // between turns while timers wait: at most a tenth of the loop
+inline constexpr uint32_t kTimerStepsMax = 65536;  // ticks a wheel moves at once: a process stopped for two hours
+inline constexpr uint32_t kTimerBusyTicks = 10;  // until a block that is in use, though its time is up, is tried again
+inline constexpr size_t kWaitingMax = 1024;      // a node: Reserves and Loads that wait for room
 inline constexpr size_t kWaitingPerTenantMax = 256;  // so that one tenant cannot take all of them
-inline constexpr uint32_t kSweepEntriesPerTick = 4096;     // looked at for maxAge: ten million entries in four minutes
-inline constexpr uint32_t kPinTicks = 10;                  // pins end within a second of their time
-inline constexpr uint32_t kDropBlocksPerTurn = 4096;       // of a tenant that is erased: nobody else waits longer
+inline constexpr uint32_t kSweepEntriesPerTick =
+    16384;  // looked at after a policy shortened a time: ten million entries in a minute
+inline constexpr uint32_t kRecordPeriods = 8;           // of an NVMe TTL: a restart forgets at most one of use
+inline constexpr uint32_t kRecordPeriodTicksMin = 100;  // and ten seconds: bounds how often a record is written again
+inline constexpr uint32_t kTimeKeptTicks = 600;         // between dates kept on disk: what a clock set back may hide
+inline constexpr uint32_t kErasuresMax = 128;           // blocks being zeroed at once: leaves the disk queue to reads
+inline constexpr int64_t kRemovedGraceMs = 600'000;     // a removed tenant's bytes are kept so long: deleted by mistake
+inline constexpr uint32_t kDropBlocksPerTurn = 4096;    // of a tenant that is erased: nobody else waits longer
 inline constexpr uint32_t kEvictionsPerReserveMax = 4096;  // bound of one search for space
 inline constexpr uint16_t kHoldsPerBlockMax = 0xffff;      // leases or holds of one block: a 16-bit count in its entry
 inline constexpr size_t kPromotionsMax = 1024;             // a node: NVMe reads under way

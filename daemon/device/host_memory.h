@@ -39,6 +39,9 @@ class Arena {
   [[nodiscard]] virtual absl::Status Populate(uint64_t offset, uint64_t bytes, Done done) = 0;
   [[nodiscard]] virtual absl::Status Punch(uint64_t offset, uint64_t bytes, Done done) = 0;
 
+  // Overwrites bytes of a range that is present with zeros. Multiples of kSlotAlignBytes; else as Populate and Punch.
+  [[nodiscard]] virtual absl::Status Zero(uint64_t offset, uint64_t bytes, Done done) = 0;
+
   // Bytes of memory the system really holds for the arena.
   virtual uint64_t AllocatedBytes() const = 0;
 };

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -101,9 +102,10 @@ absl::Status PunchRange(const ArenaMemory& arena, uint64_t offset, uint64_t byte
   return absl::ErrnoToStatus(errno, absl::StrCat("punching ", bytes, " bytes at ", offset, " of arena ", arena.name));
 }
 
-// One Populate or Punch; done part after part, so that a large one does not keep the others waiting.
+// One request; done part after part, so that a large one does not keep the others waiting.
 struct MemoryRequest {
-  bool populate = false;
+  enum class Kind : uint8_t { kPopulate, kPunch, kZero };
+  Kind kind = Kind::kPopulate;
   std::shared_ptr<ArenaMemory> arena;
   uint64_t offset = 0;
   uint64_t left = 0;
@@ -111,7 +113,17 @@ struct MemoryRequest {
 
   absl::Status RunPart() {
     const uint64_t bytes = std::min(left, kMemoryPartBytes);
-    KV_RETURN_IF_ERROR(populate ? Populate(bytes) : PunchRange(*arena, offset, bytes));
+    switch (kind) {
+      case Kind::kPopulate:
+        KV_RETURN_IF_ERROR(Populate(bytes));
+        break;
+      case Kind::kPunch:
+        KV_RETURN_IF_ERROR(PunchRange(*arena, offset, bytes));
+        break;
+      case Kind::kZero:
+        std::memset(arena->data.data() + offset, 0, bytes);
+        break;
+    }
     offset += bytes;
     left -= bytes;
     return absl::OkStatus();
@@ -176,10 +188,13 @@ class MemfdArena : public Arena {
     return reinterpret_cast<std::atomic<uint32_t>*>(memory_->generations.data());
   }
   absl::Status Populate(uint64_t offset, uint64_t bytes, Done done) override {
-    return Submit(true, offset, bytes, std::move(done));
+    return Submit(Kind::kPopulate, offset, bytes, std::move(done));
   }
   absl::Status Punch(uint64_t offset, uint64_t bytes, Done done) override {
-    return Submit(false, offset, bytes, std::move(done));
+    return Submit(Kind::kPunch, offset, bytes, std::move(done));
+  }
+  absl::Status Zero(uint64_t offset, uint64_t bytes, Done done) override {
+    return Submit(Kind::kZero, offset, bytes, std::move(done));
   }
   uint64_t AllocatedBytes() const override {
     struct stat info{};
@@ -188,11 +203,13 @@ class MemfdArena : public Arena {
   }
 
  private:
-  absl::Status Submit(bool populate, uint64_t offset, uint64_t bytes, Done done) {
+  using Kind = MemoryRequest::Kind;
+  absl::Status Submit(Kind kind, uint64_t offset, uint64_t bytes, Done done) {
+    const uint64_t align = kind == Kind::kZero ? kSlotAlignBytes : kExtentAlignBytes;
     KV_CHECK(bytes > 0 && offset <= size_bytes() && bytes <= size_bytes() - offset);
-    KV_CHECK(offset % kExtentAlignBytes == 0 && bytes % kExtentAlignBytes == 0);
+    KV_CHECK(offset % align == 0 && bytes % align == 0);
     auto request = std::make_shared<MemoryRequest>();
-    *request = {populate, memory_, offset, bytes, std::move(done)};
+    *request = {kind, memory_, offset, bytes, std::move(done)};
     return thread_->Submit(std::move(request));
   }
 

@@ -4,10 +4,12 @@
 
 #include "daemon/base/check.h"
 #include "daemon/engine/engine_state.h"
+#include "daemon/engine/erasure.h"
 #include "daemon/engine/expiry.h"
 #include "daemon/engine/invariants.h"
 #include "daemon/engine/load_path.h"
 #include "daemon/engine/movement.h"
+#include "daemon/engine/pins.h"
 #include "daemon/engine/recovery.h"
 #include "daemon/engine/removal.h"
 #include "daemon/engine/residency.h"
@@ -26,9 +28,11 @@ class CacheEngine::Core {
         movement(&state, &residency, &space),
         load_path(&state, &residency, &space, &movement),
         store_path(&state, &residency, &space, &movement),
-        expiry(&state, &residency, &space, &movement),
-        removal(&state, &residency, &space),
-        recovery(&state, &residency, &movement) {}
+        pins(&state, &residency, &space, &movement),
+        erasure(&state, &residency),
+        expiry(&state, &residency, &space, &movement, &pins, &erasure),
+        removal(&state, &residency, &space, &pins, &erasure),
+        recovery(&state, &residency, &movement, &pins) {}
   ~Core() {
     // What still waits refers to the parts below the state.
     for (auto& tenant : state.tenants) tenant->waiters.clear();
@@ -47,6 +51,8 @@ class CacheEngine::Core {
   Movement movement;
   LoadPath load_path;
   StorePath store_path;
+  Pins pins;
+  Erasure erasure;
   Expiry expiry;
   Removal removal;
   Recovery recovery;
@@ -114,7 +120,7 @@ void CacheEngine::Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone do
 void CacheEngine::Release(std::span<const Hold> holds) { core_->load_path.Release(holds); }
 
 policy::Refusal CacheEngine::Pin(std::span<const Hold> blocks, int64_t until_wall_ms) {
-  return core_->load_path.Pin(blocks, until_wall_ms);
+  return core_->pins.Pin(blocks, until_wall_ms);
 }
 
 void CacheEngine::Reserve(const ReserveRequest& request, ReserveDone done) {
@@ -142,6 +148,9 @@ void CacheEngine::Tick() {
   core_->removal.Tick();
   core_->TryEndDrain();
 }
+
+bool CacheEngine::behind() const { return core_->state.timers.behind(); }
+void CacheEngine::CatchUp() { core_->expiry.RunTimers(); }
 
 void CacheEngine::Recover(absl::AnyInvocable<void(absl::Status)> done) { core_->recovery.Start(std::move(done)); }
 

@@ -15,11 +15,13 @@
 #include "absl/functional/any_invocable.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/ids.h"
+#include "daemon/base/limits.h"
 #include "daemon/base/status.h"
 #include "daemon/block/block_key.h"
 #include "daemon/block/model_layout.h"
 #include "daemon/block/namespace_digest.h"
 #include "daemon/block/tier_kind.h"
+#include "daemon/engine/deletion_receipt.h"
 #include "daemon/engine/engine_stats.h"
 #include "daemon/policy/policy_table.h"
 #include "daemon/policy/refusal.h"
@@ -34,6 +36,7 @@ namespace kvartal::engine {
 
 struct EngineOptions {
   std::string eviction = "lru";
+  int64_t removed_grace_ms = kRemovedGraceMs;  // from the removal of a tenant's policy to the erasure of its bytes
 };
 
 // What the engine works on. Not owned; all outlive it. `nvme` and `catalog` are both null on a node without NVMe.
@@ -112,6 +115,8 @@ class EngineObserver {
   virtual void OnDurable(GroupId group, ReservationId reservation) = 0;
   // Memory of `domain` that clients may populate in their mapping from now on.
   virtual void OnGranted(DomainId domain, uint64_t offset, uint64_t bytes) = 0;
+  // Blocks were deleted by policy: they are zeros, or were never to be read again.
+  virtual void OnDeletion(const DeletionReceipt& /*receipt*/) {}
 };
 
 class CacheEngine {
@@ -134,8 +139,9 @@ class CacheEngine {
   void SetObserver(EngineObserver* observer);
 
   // --- policy
-  // Replaces the snapshot. Tenants that are gone get limits of 0 and are emptied; new limits hold at once for new
-  // charges, and usage above them drains as leases end.
+  // Replaces the snapshot; new limits hold at once for new charges, and usage above them drains as leases end. A tenant
+  // that is gone has no guarantee and may not grow; it is erased, provably, when its uid has not come back within
+  // removed_grace_ms.
   void ApplyPolicy(std::shared_ptr<const policy::PolicyTable> policy);
   const policy::PolicyTable& policy() const;
   // None for a name the snapshot does not know.
@@ -161,8 +167,10 @@ class CacheEngine {
   // a lease in place for each place, beside what the caller owed before.
   void Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone done);
   void Release(std::span<const Hold> holds);
-  // Keeps blocks resident until a wall-clock time, against eviction and TTL. kTenantLimit when the tenant's pinned
-  // bytes would exceed its guarantee in DRAM + NVMe: a pin that cannot be kept is refused, not forgotten.
+  // Keeps blocks resident until a wall-clock time, against eviction and TTL; where the tenant has NVMe, across a
+  // restart as well. All of them or none; a pin that cannot be kept is refused, not forgotten. kTenantLimit: the
+  // tenant's pinned bytes would exceed its guarantee in DRAM + NVMe. kTooLong: maxAge ends before. kGone: a block left
+  // the cache.
   policy::Refusal Pin(std::span<const Hold> blocks, int64_t until_wall_ms);
 
   // --- store path
@@ -182,6 +190,9 @@ class CacheEngine {
   // --- time
   // Every kTickMs: TTL, empty extents, drains of lowered limits. Bounded work.
   void Tick();
+  // More blocks' time was up than a tick may deal with: CatchUp, every kTimerCatchUpMs, does the next part.
+  bool behind() const;
+  void CatchUp();
   // Reads the catalog (or the headers) back. Lookups are served meanwhile; charges of NVMe wait until `done`.
   void Recover(absl::AnyInvocable<void(absl::Status)> done);
   // No new stores; `done` when nothing is under way and the catalog is synced.

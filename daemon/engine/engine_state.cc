@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 
@@ -31,48 +32,87 @@ EngineState::EngineState(const EngineOptions& options_in, const EngineDevices& d
       devices(devices_in),
       policy(std::move(policy_in)),
       ledger(policy->capacity()),
+      timers(kTickOrigin),
       start_ns_(devices.clock->MonotonicNs()),
       start_wall_ms_(devices.clock->WallMs()),
       advanced_ns_(start_ns_) {
   KV_CHECK((devices.nvme == nullptr) == (devices.catalog == nullptr));
+  // A wall clock that was set back makes no block younger: dates go on from the last one that is on disk.
+  if (devices.catalog != nullptr) start_wall_ms_ = std::max(start_wall_ms_, devices.catalog->kept_time_ms());
   ApplyPolicy(policy);
 }
 
-TenantState& EngineState::AddTenant(const std::string& name) {
+TenantState& EngineState::AddTenant(const std::string& name, const tier::OwnerUidHash& owner) {
   auto made = std::make_unique<TenantState>();
   made->id = TenantId(static_cast<uint32_t>(tenants.size()));
+  made->owner = owner;
+  made->rules.name = name;
   made->stats.name = name;
   for (auto& order : made->orders) {
     auto created = policy::NewEvictionOrder(options.eviction);
     KV_CHECK(created.ok());  // the configuration was validated against the same names
     order = *std::move(created);
   }
-  tenant_by_name[name] = made->id;
+  tenant_by_owner.try_emplace(owner, made->id);
   tenants.push_back(std::move(made));
   return *tenants.back();
+}
+
+TenantState* EngineState::AddRemoved(const tier::OwnerUidHash& owner) {
+  if (tenants.size() >= 2 * kTenantsMax) return nullptr;
+  const absl::string_view bytes(reinterpret_cast<const char*>(owner.data()), owner.size());
+  TenantState& tenant = AddTenant(absl::StrCat("~", absl::BytesToHexString(bytes)), owner);
+  RemoveTenant(tenant);
+  SetQuotas(tenant);
+  return &tenant;
+}
+
+// Guarantees end at once; what it has, it keeps until others want the space or the grace is over.
+void EngineState::RemoveTenant(TenantState& tenant) {
+  if (tenant.removed_tick == 0) tenant.removed_tick = NowTick();
+  // A policy that was made anew under the same name is another tenant, and inherits nothing.
+  if (policy->FindByName(tenant.rules.name) != nullptr) {
+    tenant.stats.name = absl::StrCat(tenant.rules.name, "~", tenant.rules.uid);
+  }
+  tenant.rules.quota = {};
+  tenant.rules.weight = 1;
+  tenant.rules.uids.clear();
+  tenant.rules.sockets.clear();
+}
+
+void EngineState::SetRules(TenantState& tenant, const policy::TenantRules& rules) {
+  times_shortened = times_shortened || policy::ShortensTimes(tenant.rules, rules);
+  tenant.rules = rules;
+  tenant.stats.name = rules.name;
+  tenant.removed_tick = 0;
+  tenant.erased = false;
+  tenant_by_name[rules.name] = tenant.id;
+}
+
+void EngineState::SetQuotas(const TenantState& tenant) {
+  for (TierKind tier : kAllTiers) {
+    policy::TierQuota quota = tenant.rules.tier(tier);
+    if (tenant.removed_tick != 0) {
+      // On the way back from the disk it gets what it had: who may have it is decided later.
+      quota.limit_bytes = recovering ? ledger.capacity_bytes(tier) : ledger.account(tenant.id, tier).charged_bytes;
+    }
+    ledger.SetQuota(tenant.id, tier, quota);
+  }
 }
 
 void EngineState::ApplyPolicy(std::shared_ptr<const policy::PolicyTable> next) {
   policy = std::move(next);
   for (auto& tenant : tenants) {
-    if (InPolicy(*tenant)) continue;
-    // A policy that was made anew under the same name is another tenant, and inherits nothing.
-    if (policy->FindByName(tenant->rules.name) != nullptr)
-      tenant->stats.name = tenant->rules.name + "~" + tenant->rules.uid;
-    tenant->rules.quota = {};
-    tenant->rules.uids.clear();
-    tenant->rules.sockets.clear();
+    if (!InPolicy(*tenant)) RemoveTenant(*tenant);
   }
   for (const policy::TenantRules& rules : policy->tenants()) {
-    auto it = tenant_by_name.find(rules.name);
-    const bool known = it != tenant_by_name.end() && tenants[it->second.value()]->rules.uid == rules.uid;
-    TenantState& tenant = known ? *tenants[it->second.value()] : AddTenant(rules.name);
-    tenant.rules = rules;
-    tenant.owner = HashOwner(rules.uid);
+    // The uid is who it is: one that comes back within its grace has what it had, whatever it is called now.
+    const tier::OwnerUidHash owner = HashOwner(rules.uid);
+    TenantState* known = FindOwner(owner);
+    const bool same = known != nullptr && (known->removed_tick != 0 || known->rules.name == rules.name);
+    SetRules(same ? *known : AddTenant(rules.name, owner), rules);
   }
-  for (auto& tenant : tenants) {
-    for (TierKind tier : kAllTiers) ledger.SetQuota(tenant->id, tier, tenant->rules.tier(tier));
-  }
+  for (auto& tenant : tenants) SetQuotas(*tenant);
 }
 
 bool EngineState::InPolicy(const TenantState& tenant) const {
@@ -81,10 +121,8 @@ bool EngineState::InPolicy(const TenantState& tenant) const {
 }
 
 TenantState* EngineState::FindOwner(const tier::OwnerUidHash& owner) const {
-  for (const auto& tenant : tenants) {
-    if (tenant->owner == owner && InPolicy(*tenant)) return tenant.get();
-  }
-  return nullptr;
+  auto it = tenant_by_owner.find(owner);
+  return it == tenant_by_owner.end() ? nullptr : tenants[it->second.value()].get();
 }
 
 absl::StatusOr<NamespaceId> EngineState::OpenNamespace(TenantId tenant_id, const NamespaceDigest& digest,
@@ -160,22 +198,30 @@ uint32_t EngineState::TickOfWallMs(int64_t wall_ms) const {
   return static_cast<uint32_t>(std::clamp<int64_t>(tick, 0, NowTick()));
 }
 
-bool EngineState::OverAge(const index::Entry& entry, uint32_t now_tick) const {
-  const uint64_t max_age_ms = tenant(ns(entry.ns).tenant).rules.max_age_ms;
-  return max_age_ms > 0 && uint64_t{now_tick - entry.first_commit_tick} * kTickMs >= max_age_ms;
+policy::BlockAges EngineState::AgesOf(EntryId id, const index::Entry& entry, uint32_t now_tick) const {
+  policy::BlockAges ages;
+  ages.first_commit_tick = entry.first_commit_tick;
+  ages.last_access_tick = entry.lease_count > 0 ? now_tick : entry.last_access_tick;
+  if (entry.pinned) ages.pinned_until_tick = tenant(ns(entry.ns).tenant).pins.at(id);
+  for (TierKind tier : kAllTiers) ages.resident[TierIndex(tier)] = entry.resident(tier);
+  return ages;
 }
 
-bool EngineState::Expired(const index::Entry& entry, TierKind tier, uint32_t now_tick) const {
-  const policy::TenantRules& rules = tenant(ns(entry.ns).tenant).rules;
-  if (OverAge(entry, now_tick)) return true;
-  const uint64_t ttl_ms = rules.ttl_ms[TierIndex(tier)];
-  return ttl_ms > 0 && !entry.pinned && uint64_t{now_tick - entry.last_access_tick} * kTickMs >= ttl_ms;
+bool EngineState::OverAge(EntryId id, uint32_t now_tick) const {
+  return policy::OverAge(tenant(ns(index.at(id).ns).tenant).rules, AgesOf(id, now_tick), now_tick);
 }
 
-bool EngineState::FindTier(const index::Entry& entry, uint32_t now_tick, TierKind* tier) const {
-  if (entry.state != BlockState::kCommitted || tenant(ns(entry.ns).tenant).dropping) return false;
+bool EngineState::Expired(EntryId id, TierKind tier, uint32_t now_tick) const {
+  return policy::Expired(tenant(ns(index.at(id).ns).tenant).rules, AgesOf(id, now_tick), tier, now_tick);
+}
+
+bool EngineState::FindTier(EntryId id, uint32_t now_tick, TierKind* tier) const {
+  const index::Entry& entry = index.at(id);
+  const TenantState& owner = tenant(ns(entry.ns).tenant);
+  if (entry.state != BlockState::kCommitted || owner.dropping) return false;
+  const policy::BlockAges ages = AgesOf(id, entry, now_tick);
   for (TierKind candidate : {TierKind::kDram, TierKind::kNvme}) {
-    if (!entry.resident(candidate) || Expired(entry, candidate, now_tick)) continue;
+    if (!entry.resident(candidate) || policy::Expired(owner.rules, ages, candidate, now_tick)) continue;
     *tier = candidate;
     return true;
   }
@@ -187,6 +233,24 @@ void EngineState::AdvanceLedger() {
   const int64_t elapsed_ms = (devices.clock->MonotonicNs() - advanced_ns_) / kNsPerMs;
   ledger.Advance(static_cast<uint64_t>(elapsed_ms));
   advanced_ns_ += elapsed_ms * kNsPerMs;  // the rest of a millisecond is the next call's
+}
+
+uint8_t EngineState::AccessPeriodOf(const index::Entry& entry) const {
+  const uint32_t period = policy::RecordPeriodOf(tenant(ns(entry.ns).tenant).rules);
+  return period == 0 ? 0 : entry.last_access_tick / period % 4;
+}
+
+uint32_t EngineState::NextLook(EntryId id, uint32_t now_tick) const {
+  const index::Entry& entry = index.at(id);
+  const policy::TenantRules& rules = tenant(ns(entry.ns).tenant).rules;
+  const uint32_t deadline = policy::DeadlineOf(rules, AgesOf(id, entry, now_tick));
+  const uint32_t period = policy::RecordPeriodOf(rules);
+  return period > 0 && entry.resident(TierKind::kNvme) ? std::min(deadline, now_tick + period) : deadline;
+}
+
+void EngineState::Arm(EntryId id) {
+  const uint32_t due_tick = NextLook(id, NowTick());
+  if (due_tick < timers.DueOf(id)) timers.Schedule(id, due_tick);
 }
 
 void EngineState::NoteRefusal(TenantState& tenant, TierKind tier, policy::Refusal reason, uint64_t bytes) {
@@ -248,6 +312,8 @@ EngineStats EngineState::Stats() const {
       tier_stats.peak_bytes = account.peak_bytes;
       tier_stats.byte_seconds = account.byte_seconds;
     }
+    copy.pinned_blocks = tenant->pins.size();
+    copy.pinned_bytes = tenant->pinned_bytes;
     if (tenant->memory_open) {
       copy.tiers[TierIndex(TierKind::kDram)].granted_empty_bytes = devices.dram->EmptyBytes(tenant->domain());
     }
@@ -260,6 +326,8 @@ EngineStats EngineState::Stats() const {
   }
   out.entries = index.size();
   out.index_bytes = index.MemoryBytes();
+  out.timers = timers.size();
+  out.timer_bytes = timers.MemoryBytes();
   out.leased_blocks = held_blocks;
   out.waiting_reserves = waiting;
   out.loads_under_way = reads_under_way;

@@ -12,13 +12,17 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "daemon/base/limits.h"
 #include "daemon/engine/cache_engine.h"
+#include "daemon/engine/deletion_receipt.h"
 #include "daemon/index/prefix_index.h"
+#include "daemon/policy/block_deadline.h"
 #include "daemon/policy/eviction_order.h"
 #include "daemon/policy/quota_ledger.h"
+#include "daemon/policy/ttl_wheel.h"
 #include "daemon/tier/dram_tier.h"
 #include "daemon/tier/nvme_catalog.h"
 #include "daemon/tier/nvme_format.h"
@@ -50,7 +54,8 @@ struct TenantState {
   absl::flat_hash_map<uint32_t, uint32_t> growing;  // slot bytes -> DRAM extents being populated
   uint32_t namespaces = 0;
   uint32_t writes_under_way = 0;
-  uint32_t demotions_under_way = 0;  // of those: writes whose source is wanted as space
+  uint32_t demotions_under_way = 0;         // of those: writes whose source is wanted as space
+  absl::btree_map<EntryId, uint32_t> pins;  // until tick
   uint64_t pinned_bytes = 0;
   uint32_t empty_ticks = 0;  // how long the domain has had empty extents
   bool memory_open = false;
@@ -58,8 +63,11 @@ struct TenantState {
   uint32_t erases_under_way = 0;  // of a removal: transfers it waits for
   bool dropping = false;
   absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> drop_done;
-  uint64_t dropped_bytes = 0;
-  absl::Status drop_status;       // the first thing that went wrong
+  DeletionReceipt receipt;   // of the removal under way
+  absl::Status drop_status;  // the first thing that went wrong
+  // Since when no policy names it; 0: one does. It may not grow, holds what it has for a grace, and is erased then.
+  uint32_t removed_tick = 0;
+  bool erased = false;            // since it was removed
   uint64_t reclaiming_bytes = 0;  // of its memory: being punched
 
   DomainId domain() const { return DomainId(id.value()); }
@@ -87,6 +95,8 @@ class EngineState {
 
   // --- tenants and namespaces
   void ApplyPolicy(std::shared_ptr<const policy::PolicyTable> policy);
+  // A removed tenant may hold what it holds and no more.
+  void SetQuotas(const TenantState& tenant);
   TenantState& tenant(TenantId id) { return *tenants[id.value()]; }
   const TenantState& tenant(TenantId id) const { return *tenants[id.value()]; }
   NamespaceState& ns(NamespaceId id) { return namespaces[id.value()]; }
@@ -94,8 +104,10 @@ class EngineState {
   TenantState& TenantOf(const index::Entry& entry) { return tenant(ns(entry.ns).tenant); }
   // The snapshot still has the very policy object this tenant came from.
   bool InPolicy(const TenantState& tenant) const;
-  // nullptr when no tenant of the policy has that owner hash.
+  // nullptr when nobody here has, or had, that owner hash.
   TenantState* FindOwner(const tier::OwnerUidHash& owner) const;
+  // Somebody whose blocks are on the disk and whom no policy names: removed as of now. nullptr when there are too many.
+  TenantState* AddRemoved(const tier::OwnerUidHash& owner);
   absl::StatusOr<NamespaceId> OpenNamespace(TenantId tenant, const NamespaceDigest& digest, const ModelLayout& layout);
   absl::Status OpenMemory(TenantState& tenant);
 
@@ -110,12 +122,18 @@ class EngineState {
   int64_t WallMsOfTick(uint32_t tick) const;
   uint32_t TickOfWallMs(int64_t wall_ms) const;
   uint64_t NextRequest() { return ++last_request; }
-  // Older than its tenant's maxAge: counts from the first commit, whatever happened since.
-  bool OverAge(const index::Entry& entry, uint32_t now_tick) const;
-  // The copy in `tier` has been idle for longer than the tenant's TTL there, or the block is older than its maxAge.
-  bool Expired(const index::Entry& entry, TierKind tier, uint32_t now_tick) const;
+  // What block_deadline.h decides by. A block that is read in place is in use: it was accessed just now.
+  policy::BlockAges AgesOf(EntryId id, uint32_t now_tick) const { return AgesOf(id, index.at(id), now_tick); }
+  bool OverAge(EntryId id, uint32_t now_tick) const;
+  bool Expired(EntryId id, TierKind tier, uint32_t now_tick) const;
   // The fastest tier an entry can be served from: committed, resident, unexpired. False: a gap.
-  bool FindTier(const index::Entry& entry, uint32_t now_tick, TierKind* tier) const;
+  bool FindTier(EntryId id, uint32_t now_tick, TierKind* tier) const;
+  // The period that the last access falls in, as an entry's recorded_period counts them.
+  uint8_t AccessPeriodOf(const index::Entry& entry) const;
+  // When a block is to be looked at: at its deadline, and once a period of use while a record on disk tells of that.
+  uint32_t NextLook(EntryId id, uint32_t now_tick) const;
+  // Sees to it that the block's timer fires by then. What moved away meanwhile is found out when it does.
+  void Arm(EntryId id);
 
   // Once a tick: what is held now counts for the time since the last one.
   void AdvanceLedger();
@@ -139,9 +157,11 @@ class EngineState {
   std::shared_ptr<const policy::PolicyTable> policy;
   policy::QuotaLedger ledger;
   index::PrefixIndex index;
+  policy::TtlWheel timers;
   std::vector<std::unique_ptr<TenantState>> tenants;  // by TenantId
   std::vector<NamespaceState> namespaces;             // by NamespaceId
   absl::flat_hash_map<std::string, TenantId> tenant_by_name;
+  absl::flat_hash_map<tier::OwnerUidHash, TenantId> tenant_by_owner;
   absl::flat_hash_map<std::pair<uint32_t, NamespaceDigest>, NamespaceId> namespace_by_digest;
 
   absl::flat_hash_map<ReservationId, Filling> fillings;
@@ -149,7 +169,6 @@ class EngineState {
   absl::flat_hash_map<GroupId, absl::flat_hash_set<ReservationId>> fillings_by_group;
   // Committed, and its group waits to hear that it is durable.
   absl::flat_hash_map<EntryId, std::pair<GroupId, ReservationId>> durable_watch;
-  absl::flat_hash_map<EntryId, uint32_t> pins;  // until tick
   // NVMe slots whose record is on its way to the catalog, with the generation that is being recorded.
   absl::flat_hash_map<SlotId, uint64_t> recording;
 
@@ -163,9 +182,13 @@ class EngineState {
   uint64_t stray_bytes_punched = 0;
   bool recovering = false;
   bool draining = false;
+  bool times_shortened = false;  // by a policy: timers that were set before may be late
 
  private:
-  TenantState& AddTenant(const std::string& name);
+  TenantState& AddTenant(const std::string& name, const tier::OwnerUidHash& owner);
+  void RemoveTenant(TenantState& tenant);
+  void SetRules(TenantState& tenant, const policy::TenantRules& rules);
+  policy::BlockAges AgesOf(EntryId id, const index::Entry& entry, uint32_t now_tick) const;
   int64_t start_ns_;
   int64_t start_wall_ms_;
   int64_t advanced_ns_;

@@ -49,6 +49,7 @@ struct TenantStats {
   uint64_t demotions = 0;       // copies written to NVMe because DRAM wanted the space
   uint64_t write_throughs = 0;  // copies written to NVMe at commit
   uint64_t durable_blocks = 0;
+  uint64_t pinned_blocks = 0, pinned_bytes = 0;
 };
 
 struct EngineStats {
@@ -58,6 +59,7 @@ struct EngineStats {
   std::array<uint64_t, kTierCount> reclaiming_bytes{};
   uint64_t entries = 0;
   uint64_t index_bytes = 0;
+  uint64_t timers = 0, timer_bytes = 0;
   uint64_t leased_blocks = 0;
   uint64_t waiting_reserves = 0;
   uint64_t loads_under_way = 0;

@@ -1,7 +1,7 @@
 #include "daemon/engine/expiry.h"
 
 #include <algorithm>
-#include <vector>
+#include <utility>
 
 namespace kvartal::engine {
 
@@ -9,64 +9,139 @@ using index::Entry;
 
 void Expiry::Tick() {
   const uint32_t now_tick = state_.NowTick();
-  if (now_tick % kPinTicks == 0) EndPins(now_tick);
-  SweepOldAge(now_tick);
+  RunTimers();
+  RearmSome();
   for (auto& tenant : state_.tenants) {
-    for (TierKind tier : {TierKind::kDram, TierKind::kNvme}) ExpireTier(*tenant, tier, now_tick);
+    if (tenant->dropping) continue;
     space_.DrainOverLimit(*tenant, kOverLimitBlocksPerTick);
+    pins_.Yield(*tenant, kOverLimitBlocksPerTick);
     GiveBackIdleExtents(*tenant);
     state_.Wake(*tenant);
   }
+  TellReceipts();
+  KeepTime(now_tick);
   state_.stray_bytes_punched += state_.devices.dram->PunchStrayPages();
 }
 
-void Expiry::EndPins(uint32_t now_tick) {
-  std::vector<EntryId> ended;
-  for (const auto& [id, until_tick] : state_.pins) {
-    if (until_tick <= now_tick) ended.push_back(id);
-  }
-  for (const EntryId id : ended) residency_.SetPinned(id, false);
-}
-
-void Expiry::SweepOldAge(uint32_t now_tick) {
-  const uint32_t end = state_.index.id_limit();
-  for (uint32_t looked = 0; looked < std::min(end, kSweepEntriesPerTick); ++looked) {
-    sweep_at_ = sweep_at_ + 1 < end ? sweep_at_ + 1 : 0;
-    const EntryId id(sweep_at_);
-    if (!state_.index.IsLive(id)) continue;
-    const Entry& entry = state_.index.at(id);
-    if (entry.state != BlockState::kCommitted || !state_.OverAge(entry, now_tick)) continue;
-    residency_.SetPinned(id, false);  // a pin does not hold against maxAge
-    if (!residency_.Removable(id)) continue;
-    residency_.DropBlock(id, policy::DropReason::kMaxAge);
+void Expiry::RunTimers() {
+  const uint32_t now_tick = state_.NowTick();
+  state_.timers.Advance(now_tick);
+  uint32_t work = kTimerWorkPerTurn;
+  for (EntryId id = state_.timers.PopDue(&work); id.valid(); id = state_.timers.PopDue(&work)) {
+    work -= std::min(work, OnTimer(id, now_tick));
   }
 }
 
-void Expiry::ExpireTier(TenantState& tenant, TierKind tier, uint32_t now_tick) {
-  for (uint32_t work = 0; work < kTickWorkMax; ++work) {
-    const EntryId id = tenant.order(tier).Oldest();
-    if (!id.valid() || !state_.Expired(state_.index.at(id), tier, now_tick)) return;
-    if (!ExpireOne(tenant, id, tier, now_tick)) return;
-  }
-}
-
-bool Expiry::ExpireOne(TenantState& tenant, EntryId id, TierKind tier, uint32_t now_tick) {
+uint32_t Expiry::OnTimer(EntryId id, uint32_t now_tick) {
   const Entry& entry = state_.index.at(id);
-  if (entry.in_use()) {
-    // Held is used: it goes to the young end, so that it does not hide what is idle behind it.
-    residency_.Touch(id, state_.NextRequest(), now_tick);
-    return true;
+  uint32_t work = 0;
+  if (state_.TenantOf(entry).dropping) {  // it goes with all the others
+    state_.timers.Schedule(id, now_tick + kTimerBusyTicks);
+    return work;
   }
+  if (entry.pinned && state_.TenantOf(entry).pins.at(id) <= now_tick) pins_.End(id);
+  if (state_.OverAge(id, now_tick)) {
+    pins_.End(id);
+    EraseOverAge(id, now_tick);
+    return kTimerDropWork;
+  }
+  for (TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
+    if (!state_.index.IsLive(id) || !entry.resident(tier) || !state_.Expired(id, tier, now_tick)) continue;
+    if (ExpireCopy(id, tier, now_tick)) work += kTimerDropWork;
+  }
+  if (!state_.index.IsLive(id) || entry.state != BlockState::kCommitted) return work;
+  if (RefreshRecord(id, now_tick)) work += kTimerDropWork;
+  LookAgain(id, now_tick);
+  return work;
+}
+
+void Expiry::LookAgain(EntryId id, uint32_t now_tick) {
+  const Entry& entry = state_.index.at(id);
+  uint32_t next = state_.NextLook(id, now_tick);
+  if (entry.times_unrecorded) next = std::min(next, now_tick + kTimerBusyTicks);
+  if (next <= now_tick) next = now_tick + (entry.in_use() ? kTimerBusyTicks : 1);
+  state_.timers.Schedule(id, next);
+}
+
+bool Expiry::ExpireCopy(EntryId id, TierKind tier, uint32_t now_tick) {
   if (!residency_.Removable(id)) return false;
+  const Entry& entry = state_.index.at(id);
   const bool last_copy = tier == TierKind::kNvme || !entry.resident(TierKind::kNvme);
-  if (tier == TierKind::kDram && last_copy && tenant.rules.on_expiry == policy::OnExpiry::kDemote &&
-      !state_.Expired(entry, TierKind::kNvme, now_tick)) {
+  if (tier == TierKind::kDram && last_copy && state_.TenantOf(entry).rules.on_expiry == policy::OnExpiry::kDemote &&
+      !state_.Expired(id, TierKind::kNvme, now_tick)) {
     const WriteStart start = movement_.StartWrite(id, Movement::WriteReason::kExpiry);
-    if (start == WriteStart::kStarted || start == WriteStart::kQueueFull) return false;
+    if (start == WriteStart::kStarted || start == WriteStart::kQueueFull) return true;
   }
-  residency_.DropCopy(id, tier,
-                      {state_.OverAge(entry, now_tick) ? policy::DropReason::kMaxAge : policy::DropReason::kIdle});
+  residency_.DropCopy(id, tier, policy::DropReason::kIdle);
   return true;
+}
+
+// Two bits tell whether the record has the period of the last access: the timer looks at least once a period, so they
+// cannot have gone round.
+bool Expiry::RefreshRecord(EntryId id, uint32_t now_tick) {
+  Entry& entry = state_.index.at(id);
+  if (entry.times_unrecorded) pins_.MakeDurable(id);
+  if (!entry.durable) return false;
+  const TenantState& tenant = state_.TenantOf(entry);
+  const uint8_t current = state_.AccessPeriodOf(entry);
+  if (!entry.times_unrecorded && entry.recorded_period == current) return false;
+  tier::RecordTimes times;
+  times.last_access_ms = state_.WallMsOfTick(entry.last_access_tick);
+  if (entry.pinned && tenant.pins.at(id) > now_tick) {
+    times.pinned_until_s = static_cast<uint32_t>((state_.WallMsOfTick(tenant.pins.at(id)) + 999) / 1000);
+  }
+  if (!state_.devices.catalog->Refresh(entry.copy(TierKind::kNvme).slot, times)) return true;
+  entry.times_unrecorded = false;
+  entry.recorded_period = current & 3;
+  return true;
+}
+
+void Expiry::EraseOverAge(EntryId id, uint32_t now_tick) {
+  TenantState* const tenant = &state_.TenantOf(state_.index.at(id));
+  const int64_t first_commit_ms = state_.WallMsOfTick(state_.index.at(id).first_commit_tick);
+  const Erasure::Outcome outcome = erasure_.Start(id, policy::DropReason::kMaxAge,
+                                                  [this, id, tenant, first_commit_ms](const Erasure::Erased& erased) {
+                                                    OnErased(*tenant, first_commit_ms, erased);
+                                                    state_.Wake(*tenant);
+                                                  });
+  // Looked at again even when it was started: a queue may have had no room for one of its copies.
+  state_.timers.Schedule(id, now_tick + (outcome == Erasure::Outcome::kQueueFull ? 1 : kTimerBusyTicks));
+}
+
+void Expiry::OnErased(TenantState& tenant, int64_t first_commit_ms, const Erasure::Erased& erased) {
+  auto [it, first] = receipts_.try_emplace(tenant.id);
+  DeletionReceipt& receipt = it->second;
+  if (first) {
+    receipt.tenant = tenant.stats.name;
+    receipt.reason = policy::DropReason::kMaxAge;
+    receipt.oldest_first_commit_ms = first_commit_ms;
+  }
+  ++receipt.blocks;
+  receipt.bytes += erased.bytes;
+  receipt.unerased_blocks += erased.status.ok() ? 0 : 1;
+  receipt.oldest_first_commit_ms = std::min(receipt.oldest_first_commit_ms, first_commit_ms);
+}
+
+void Expiry::TellReceipts() {
+  for (auto& [tenant, receipt] : std::exchange(receipts_, {})) {
+    receipt.wall_ms = state_.devices.clock->WallMs();
+    if (state_.observer != nullptr) state_.observer->OnDeletion(receipt);
+  }
+}
+
+void Expiry::RearmSome() {
+  if (std::exchange(state_.times_shortened, false)) rearm_left_ = state_.index.id_limit();
+  for (uint32_t looked = 0; looked < kSweepEntriesPerTick && rearm_left_ > 0; ++looked, --rearm_left_) {
+    rearm_at_ = rearm_at_ + 1 < state_.index.id_limit() ? rearm_at_ + 1 : 0;
+    const EntryId id(rearm_at_);
+    if (state_.index.IsLive(id) && state_.index.at(id).state == BlockState::kCommitted) state_.Arm(id);
+  }
+}
+
+void Expiry::KeepTime(uint32_t now_tick) {
+  if (state_.devices.catalog == nullptr || now_tick < time_kept_tick_ + kTimeKeptTicks) return;
+  time_kept_tick_ = now_tick;
+  state_.devices.catalog->KeepTime(state_.WallMsOfTick(now_tick));
 }
 
 void Expiry::GiveBackIdleExtents(TenantState& tenant) {

@@ -1,13 +1,18 @@
-// What time does: TTL, pins that end, empty extents, limits that were lowered. A bounded amount of work a tick.
+// What time does: TTL, maxAge, pins that end, empty extents, limits that were lowered. A bounded amount of work a turn.
 // Confined to the engine loop.
 // Invariants: an expired copy is dropped when a lower one exists, else demoted where the policy says so, else deleted;
-// a leased, pinned or moving block does not expire; a tick never looks at more than kTickWorkMax blocks of a tenant.
+// what is over age is erased, provably; a leased, held or moving block waits for its end; a turn takes
+// kTimerWorkPerTurn at most, and what is left goes first in the next.
 #pragma once
 
 #include <cstdint>
+#include <map>
 
+#include "daemon/engine/deletion_receipt.h"
 #include "daemon/engine/engine_state.h"
+#include "daemon/engine/erasure.h"
 #include "daemon/engine/movement.h"
+#include "daemon/engine/pins.h"
 #include "daemon/engine/residency.h"
 #include "daemon/engine/space.h"
 
@@ -15,25 +20,43 @@ namespace kvartal::engine {
 
 class Expiry {
  public:
-  Expiry(EngineState* state, Residency* residency, Space* space, Movement* movement)
-      : state_(*state), residency_(*residency), space_(*space), movement_(*movement) {}
+  Expiry(EngineState* state, Residency* residency, Space* space, Movement* movement, Pins* pins, Erasure* erasure)
+      : state_(*state),
+        residency_(*residency),
+        space_(*space),
+        movement_(*movement),
+        pins_(*pins),
+        erasure_(*erasure) {}
 
   void Tick();
+  // A turn of the timers: part of every tick, and more of them between ticks while they are behind.
+  void RunTimers();
 
  private:
-  void EndPins(uint32_t now_tick);
-  // maxAge, which no order of use can find: a few entries of the index a tick, round and round.
-  void SweepOldAge(uint32_t now_tick);
-  void ExpireTier(TenantState& tenant, TierKind tier, uint32_t now_tick);
-  // False when the oldest block cannot be dealt with in this tick.
-  bool ExpireOne(TenantState& tenant, EntryId id, TierKind tier, uint32_t now_tick);
+  // What it took, beyond having looked at it.
+  uint32_t OnTimer(EntryId id, uint32_t now_tick);
+  bool ExpireCopy(EntryId id, TierKind tier, uint32_t now_tick);
+  // The record on disk learns of a pin, and of use when its period of last access is over.
+  bool RefreshRecord(EntryId id, uint32_t now_tick);
+  void EraseOverAge(EntryId id, uint32_t now_tick);
+  void OnErased(TenantState& tenant, int64_t first_commit_ms, const Erasure::Erased& erased);
+  void TellReceipts();
+  void LookAgain(EntryId id, uint32_t now_tick);
+  // After a policy that shortened a time: every block of the index, a part a tick.
+  void RearmSome();
+  void KeepTime(uint32_t now_tick);
   void GiveBackIdleExtents(TenantState& tenant);
 
   EngineState& state_;
   Residency& residency_;
   Space& space_;
   Movement& movement_;
-  uint32_t sweep_at_ = 0;
+  Pins& pins_;
+  Erasure& erasure_;
+  uint32_t rearm_at_ = 0;
+  uint32_t rearm_left_ = 0;
+  uint32_t time_kept_tick_ = 0;
+  std::map<TenantId, DeletionReceipt> receipts_;  // since the last tick
 };
 
 }  // namespace kvartal::engine

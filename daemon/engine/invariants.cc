@@ -13,6 +13,7 @@ struct Counted {
   std::array<uint64_t, kTierCount> blocks{};
   std::array<uint64_t, kTierCount> leaves{};
   std::array<uint64_t, kTierCount> slot_bytes{};
+  uint64_t pinned_blocks = 0, pinned_bytes = 0;
 };
 
 void CountEntry(const EngineState& state, EntryId id, std::vector<Counted>* by_tenant, uint64_t* holds) {
@@ -30,6 +31,11 @@ void CountEntry(const EngineState& state, EntryId id, std::vector<Counted>* by_t
                           entry.lease_count == 0 && !entry.pinned;
     if (in_order) ++counted.leaves[TierIndex(tier)];
   }
+  const TenantState& tenant = state.tenant(state.ns(entry.ns).tenant);
+  KV_CHECK(entry.pinned == tenant.pins.contains(id));
+  counted.pinned_blocks += entry.pinned ? 1 : 0;
+  counted.pinned_bytes += entry.pinned ? state.SlotBytesOf(entry) : 0;
+  KV_CHECK(entry.state == BlockState::kCommitted || state.timers.DueOf(id) == policy::TtlWheel::kNever);
   // Visible means resident; a placeholder is there for its children or its leases.
   KV_CHECK((entry.state == BlockState::kCommitted) <= resident);
   if (entry.state == BlockState::kGone) KV_CHECK(!resident && (entry.children > 0 || entry.in_use()));
@@ -50,6 +56,7 @@ void CheckInvariants(const EngineState& state) {
   for (const auto& tenant : state.tenants) {
     const Counted& counted = by_tenant[tenant->id.value()];
     KV_CHECK(counted.entries == tenant->stats.entries);
+    KV_CHECK(counted.pinned_blocks == tenant->pins.size() && counted.pinned_bytes == tenant->pinned_bytes);
     for (TierKind tier : kAllTiers) {
       const size_t at = TierIndex(tier);
       KV_CHECK(counted.blocks[at] == tenant->stats.tiers[at].blocks);

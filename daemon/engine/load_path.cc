@@ -46,7 +46,7 @@ LookupResult LoadPath::Lookup(NamespaceId ns, std::span<const BlockKey> keys, ui
   std::array<uint64_t, kTierCount> found_tokens{};
   for (const EntryId id : found_) {
     TierKind tier;
-    if (!id.valid() || !state_.FindTier(state_.index.at(id), now_tick, &tier)) break;
+    if (!id.valid() || !state_.FindTier(id, now_tick, &tier)) break;
     in_place = in_place && tier == TierKind::kDram;
     if (!TryKeep({id, in_place})) break;
     residency_.Touch(id, result.request, now_tick);
@@ -99,27 +99,6 @@ void LoadPath::Release(std::span<const Hold> holds) {
     if (!entry.in_use()) residency_.EraseIfGone(hold.entry);
   }
   if (tenant != nullptr) state_.Wake(*tenant);
-}
-
-Refusal LoadPath::Pin(std::span<const Hold> blocks, int64_t until_wall_ms) {
-  if (blocks.empty()) return Refusal::kNone;
-  TenantState& tenant = state_.TenantOf(state_.index.at(blocks.front().entry));
-  uint64_t more_bytes = 0;
-  for (const Hold block : blocks) {
-    const Entry& entry = state_.index.at(block.entry);
-    if (!entry.pinned) more_bytes += state_.SlotBytesOf(entry);
-  }
-  const uint64_t guarantee_bytes =
-      tenant.rules.tier(TierKind::kDram).guarantee_bytes + tenant.rules.tier(TierKind::kNvme).guarantee_bytes;
-  if (tenant.pinned_bytes + more_bytes > guarantee_bytes) return Refusal::kTenantLimit;
-  const int64_t left_ms = std::clamp<int64_t>(until_wall_ms - state_.devices.clock->WallMs(), 0, kPinMsMax);
-  const uint32_t until_tick = state_.NowTick() + static_cast<uint32_t>(left_ms / kTickMs);
-  for (const Hold block : blocks) {
-    residency_.SetPinned(block.entry, true);
-    uint32_t& until = state_.pins[block.entry];
-    until = std::max(until, until_tick);
-  }
-  return Refusal::kNone;
 }
 
 }  // namespace kvartal::engine

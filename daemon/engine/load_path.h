@@ -25,7 +25,6 @@ class LoadPath {
                       std::vector<BlockPlace>* places);
   void Load(NamespaceId ns, std::vector<EntryId> entries, CacheEngine::LoadDone done);
   void Release(std::span<const Hold> holds);
-  policy::Refusal Pin(std::span<const Hold> blocks, int64_t until_wall_ms);
 
  private:
   friend class LoadOperation;

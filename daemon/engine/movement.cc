@@ -69,7 +69,8 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, absl::St
   // above it.
   if (reason != WriteReason::kWriteThrough && residency_.Evictable(id, TierKind::kDram) &&
       entry.resident(TierKind::kDram) &&
-      (reason == WriteReason::kDemotion || state_.Expired(entry, TierKind::kDram, state_.NowTick()))) {
+      (reason == WriteReason::kDemotion ||
+       (state_.Expired(id, TierKind::kDram, state_.NowTick()) && !state_.OverAge(id, state_.NowTick())))) {
     const bool for_space = reason == WriteReason::kDemotion;
     residency_.DropCopy(id, TierKind::kDram, {for_space ? policy::DropReason::kOwnSpace : policy::DropReason::kIdle});
   }

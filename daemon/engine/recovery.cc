@@ -41,6 +41,7 @@ void Recovery::AdoptBatch(const std::vector<tier::CatalogRecord>& records, Sourc
 bool Recovery::AdoptOne(const tier::CatalogRecord& record) {
   const tier::BlockIdentity& identity = record.header.identity;
   TenantState* tenant = state_.FindOwner(identity.owner);
+  if (tenant == nullptr) tenant = state_.AddRemoved(identity.owner);
   if (tenant == nullptr) return false;
   const ModelLayout layout{identity.tokens_per_block, identity.shard_count, identity.shard_bytes};
   auto ns = state_.OpenNamespace(tenant->id, identity.digest, layout);
@@ -50,11 +51,13 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record) {
     return false;                                                           // stored anew, or a second header of it
   if (tenant->stats.entries + 2 > tenant->rules.max_entries) return false;  // its own, and maybe its parent's
 
-  Entry seen;
-  seen.ns = *ns;
-  seen.first_commit_tick = state_.TickOfWallMs(record.header.first_commit_ms);
-  seen.last_access_tick = state_.TickOfWallMs(record.header.last_access_ms);
-  if (state_.Expired(seen, TierKind::kNvme, state_.NowTick())) return false;
+  policy::BlockAges ages;
+  ages.first_commit_tick = state_.TickOfWallMs(record.header.first_commit_ms);
+  ages.last_access_tick = state_.TickOfWallMs(record.header.last_access_ms);
+  const uint32_t now_tick = state_.NowTick();
+  const bool pinned = int64_t{record.header.pinned_until_s} * 1000 > state_.WallMsOfTick(now_tick);
+  const bool over_age = policy::OverAge(tenant->rules, ages, now_tick);
+  if (!over_age && !pinned && policy::Expired(tenant->rules, ages, TierKind::kNvme, now_tick)) return false;
 
   const uint64_t slot_charge = identity.payload_bytes + kNvmeHeaderBytes;
   if (!state_.ledger.Adopt(tenant->id, TierKind::kNvme, slot_charge)) return false;
@@ -69,7 +72,10 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record) {
   } else if (parent.valid()) {
     state_.index.SetParent(id, parent);
   }
-  residency_.AdoptOnNvme(id, record.slot, seen.first_commit_tick, seen.last_access_tick);
+  residency_.AdoptOnNvme(id, record.slot, ages.first_commit_tick, ages.last_access_tick);
+  if (record.header.pinned_until_s != 0) {
+    ++(pinned && !over_age && pins_.Adopt(id, record.header.pinned_until_s) ? pinned_ : unpinned_);
+  }
   return true;
 }
 
@@ -87,7 +93,10 @@ EntryId Recovery::ParentFor(NamespaceId ns, EntryId id, const tier::BlockIdentit
 
 void Recovery::Finish(absl::Status status) {
   state_.recovering = false;
-  Log(LogLevel::kInfo, "engine", "recovered ", adopted_, " blocks from NVMe, forgot ", forgotten_);
+  // Removed tenants got back what they had, and may not grow beyond it.
+  for (const auto& tenant : state_.tenants) state_.SetQuotas(*tenant);
+  Log(LogLevel::kInfo, "engine", "recovered ", adopted_, " blocks from NVMe, forgot ", forgotten_, "; ", pinned_,
+      " are pinned, ", unpinned_, " no longer");
   state_.WakeAll();
   done_(std::move(status));
 }

@@ -2,7 +2,8 @@
 // again.
 // Confined to the engine loop; records arrive in batches, lookups are served meanwhile.
 // Invariants: NVMe is charged to nobody new until every surviving block is charged; a block that no longer fits its
-// tenant's limit, whose tenant is unknown, or whose time is over, is forgotten, never squeezed in.
+// tenant's limit, or has been idle for too long, is forgotten, never squeezed in. What is over age, or of a tenant that
+// no policy names any more, is charged as well, served to nobody, and erased in its turn.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +11,15 @@
 
 #include "daemon/engine/engine_state.h"
 #include "daemon/engine/movement.h"
+#include "daemon/engine/pins.h"
 #include "daemon/engine/residency.h"
 
 namespace kvartal::engine {
 
 class Recovery {
  public:
-  Recovery(EngineState* state, Residency* residency, Movement* movement)
-      : state_(*state), residency_(*residency), movement_(*movement) {}
+  Recovery(EngineState* state, Residency* residency, Movement* movement, Pins* pins)
+      : state_(*state), residency_(*residency), movement_(*movement), pins_(*pins) {}
 
   void Start(absl::AnyInvocable<void(absl::Status)> done);
 
@@ -33,9 +35,12 @@ class Recovery {
   EngineState& state_;
   Residency& residency_;
   Movement& movement_;
+  Pins& pins_;
   absl::AnyInvocable<void(absl::Status)> done_;
   uint64_t adopted_ = 0;
   uint64_t forgotten_ = 0;
+  uint64_t pinned_ = 0;
+  uint64_t unpinned_ = 0;  // a pin on disk that was over, or that the guarantee no longer covers
 };
 
 }  // namespace kvartal::engine

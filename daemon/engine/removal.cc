@@ -1,9 +1,10 @@
 #include "daemon/engine/removal.h"
 
+#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/base/log.h"
 
 namespace kvartal::engine {
 
@@ -13,14 +14,10 @@ void Removal::Start(TenantState& tenant, absl::AnyInvocable<void(absl::StatusOr<
   if (tenant.dropping)
     return done(absl::AlreadyExistsError("this tenant is being erased already: wait for that to end"));
   tenant.dropping = true;
-  tenant.dropped_bytes = 0;
+  tenant.receipt = DeletionReceipt{.tenant = tenant.stats.name, .reason = policy::DropReason::kRemoved};
   tenant.drop_status = absl::OkStatus();
   tenant.drop_done = std::move(done);
-  std::vector<EntryId> pinned;
-  for (const auto& [id, until_tick] : state_.pins) {
-    if (&state_.TenantOf(state_.index.at(id)) == &tenant) pinned.push_back(id);
-  }
-  for (const EntryId id : pinned) residency_.SetPinned(id, false);
+  pins_.EndAll(tenant);
   if (state_.devices.catalog == nullptr) return Continue(tenant);
   tenant.erases_under_way = 1;  // the tombstone
   // On the clock that blocks are dated by, and after the newest of them.
@@ -33,15 +30,44 @@ void Removal::Start(TenantState& tenant, absl::AnyInvocable<void(absl::StatusOr<
 }
 
 void Removal::Tick() {
+  const uint32_t now_tick = state_.NowTick();
   for (auto& tenant : state_.tenants) {
-    if (tenant->dropping) Continue(*tenant);
+    if (tenant->dropping) {
+      Continue(*tenant);
+    } else if (tenant->removed_tick != 0 && !tenant->erased && !state_.recovering &&
+               int64_t{now_tick - tenant->removed_tick} * kTickMs >= state_.options.removed_grace_ms) {
+      StartRemoved(*tenant);
+    }
   }
+}
+
+void Removal::StartRemoved(TenantState& tenant) {
+  Start(tenant, [this, owner = &tenant](const absl::StatusOr<uint64_t>& bytes) {
+    if (owner->removed_tick == 0) return;  // it came back meanwhile, and begins anew
+    owner->erased = bytes.ok();
+    if (bytes.ok()) {
+      Log(LogLevel::kInfo, "engine", "removed tenant ", owner->stats.name, " is erased: ", *bytes, " bytes");
+    } else {
+      owner->removed_tick = state_.NowTick();
+      Log(LogLevel::kError, "engine", "removed tenant ", owner->stats.name,
+          " is not erased in full, trying again later: ", bytes.status().message());
+    }
+  });
 }
 
 void Removal::Note(TenantState& tenant, const char* what, const absl::Status& status) {
   if (status.ok() || !tenant.drop_status.ok()) return;
   tenant.drop_status = absl::Status(status.code(), absl::StrCat("tenant ", tenant.rules.name, ": ", what, ": ",
                                                                 status.message(), "; repeat the drop"));
+}
+
+// A block with copies in two tiers goes in two steps, and counts with its last.
+void Removal::NoteBlock(TenantState& tenant, EntryId id) {
+  const Entry& entry = state_.index.at(id);
+  const int64_t first_ms = state_.WallMsOfTick(entry.first_commit_tick);
+  int64_t& oldest_ms = tenant.receipt.oldest_first_commit_ms;
+  oldest_ms = oldest_ms == 0 ? first_ms : std::min(oldest_ms, first_ms);
+  if (!entry.resident(TierKind::kDram) || !entry.resident(TierKind::kNvme)) ++tenant.receipt.blocks;
 }
 
 EntryId Removal::NextBlock(TenantState& tenant, TierKind tier) const {
@@ -53,35 +79,39 @@ void Removal::Continue(TenantState& tenant) {
   for (uint32_t dropped = 0; dropped < kDropBlocksPerTurn; ++dropped) {
     const EntryId id = NextBlock(tenant, TierKind::kDram);
     if (!id.valid()) break;
-    tenant.dropped_bytes += state_.SlotBytesOf(state_.index.at(id));
+    NoteBlock(tenant, id);
+    tenant.receipt.bytes += state_.SlotBytesOf(state_.index.at(id));
     residency_.DropCopy(id, TierKind::kDram, policy::DropReason::kRemoved);
   }
   space_.GiveBackEmpty(tenant);
   while (EraseOneFromNvme(tenant)) {
   }
   if (tenant.stats.entries > 0 || tenant.erases_under_way > 0 || tenant.reclaiming_bytes > 0) return;
+  Finish(tenant);
+}
+
+void Removal::Finish(TenantState& tenant) {
   tenant.dropping = false;
+  tenant.receipt.wall_ms = state_.devices.clock->WallMs();
+  if (state_.observer != nullptr) state_.observer->OnDeletion(tenant.receipt);
   auto done = std::move(tenant.drop_done);
   if (!tenant.drop_status.ok()) return done(tenant.drop_status);
-  done(tenant.dropped_bytes);
+  done(tenant.receipt.bytes);
 }
 
 bool Removal::EraseOneFromNvme(TenantState& tenant) {
   const EntryId id = NextBlock(tenant, TierKind::kNvme);
-  if (!id.valid()) return false;
-  Entry& entry = state_.index.at(id);
-  const bool queued =
-      state_.devices.nvme->Erase(entry.copy(TierKind::kNvme).slot, [this, owner = &tenant, id](absl::Status status) {
-        Note(*owner, "a block could not be zeroed on NVMe", status);
+  if (!id.valid() || state_.index.at(id).resident(TierKind::kDram)) return false;
+  const Erasure::Outcome outcome =
+      erasure_.Start(id, policy::DropReason::kRemoved, [this, owner = &tenant](const Erasure::Erased& erased) {
+        Note(*owner, "a block could not be zeroed on NVMe", erased.status);
+        owner->receipt.bytes += erased.status.ok() ? erased.bytes : 0;
+        owner->receipt.unerased_blocks += erased.status.ok() ? 0 : 1;
         --owner->erases_under_way;
-        state_.index.at(id).reading = false;
-        if (status.ok()) owner->dropped_bytes += state_.SlotBytesOf(state_.index.at(id));
-        residency_.DropCopy(id, TierKind::kNvme, policy::DropReason::kRemoved);
         Continue(*owner);
       });
-  if (!queued) return false;  // the next completion or tick goes on
-  // A transfer of this copy is under way, as far as everybody else is concerned.
-  entry.reading = true;
+  if (outcome != Erasure::Outcome::kStarted) return false;  // the next completion or tick goes on
+  NoteBlock(tenant, id);
   ++tenant.erases_under_way;
   return true;
 }

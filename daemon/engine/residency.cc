@@ -45,6 +45,7 @@ void Residency::Commit(EntryId id) {
   KV_CHECK(MayBecome(entry.state, BlockState::kCommitted));
   entry.state = BlockState::kCommitted;
   entry.first_commit_tick = entry.last_access_tick = state_.NowTick();
+  state_.Arm(id);
   if (IsCandidate(entry, TierKind::kDram)) {
     state_.TenantOf(entry).order(TierKind::kDram).Insert(id, TraitsOf(entry));
   }
@@ -60,6 +61,8 @@ void Residency::AdoptOnNvme(EntryId id, SlotId slot, uint32_t first_commit_tick,
   entry.durable = true;
   SetCopy(id, TierKind::kNvme, slot);
   ++state_.TenantOf(entry).stats.durable_blocks;
+  entry.recorded_period = state_.AccessPeriodOf(entry) & 3;
+  state_.Arm(id);
 }
 
 void Residency::Touch(EntryId id, uint64_t request, uint32_t now_tick) {
@@ -99,7 +102,9 @@ bool Residency::AddLease(EntryId id) {
 void Residency::EndLease(EntryId id) {
   Entry& entry = state_.index.at(id);
   KV_CHECK(entry.lease_count > 0);
-  if (--entry.lease_count == 0) JoinOrders(id);
+  if (--entry.lease_count > 0) return;
+  entry.last_access_tick = state_.NowTick();  // it was in use until now
+  JoinOrders(id);
 }
 
 void Residency::SetPinned(EntryId id, bool pinned) {
@@ -114,7 +119,7 @@ void Residency::SetPinned(EntryId id, bool pinned) {
   } else {
     entry.pinned = false;
     pinned_bytes -= bytes;
-    state_.pins.erase(id);
+    state_.TenantOf(entry).pins.erase(id);
     JoinOrders(id);
   }
 }
@@ -142,7 +147,12 @@ void Residency::ClearCopy(EntryId id, TierKind tier) {
   if (IsCandidate(parent, tier)) tenant.order(tier).Insert(entry.parent, TraitsOf(parent));
 }
 
-void Residency::AddCopy(EntryId id, TierKind tier, SlotId slot) { SetCopy(id, tier, slot); }
+void Residency::AddCopy(EntryId id, TierKind tier, SlotId slot) {
+  SetCopy(id, tier, slot);
+  Entry& entry = state_.index.at(id);
+  if (tier == TierKind::kNvme) entry.recorded_period = state_.AccessPeriodOf(entry) & 3;
+  state_.Arm(id);
+}
 
 void Residency::FreeSlot(const Entry& entry, TierKind tier, SlotId slot) {
   TenantState& tenant = state_.TenantOf(entry);
@@ -201,6 +211,7 @@ void Residency::EraseIfGone(EntryId id) {
     if (entry.state == BlockState::kReserved || entry.state == BlockState::kFilling) return;
     entry.state = BlockState::kGone;
     entry.durable = false;
+    state_.timers.Cancel(id);
     state_.durable_watch.erase(id);
     SetPinned(id, false);
     if (entry.children > 0 || entry.in_use()) return;

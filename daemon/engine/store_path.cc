@@ -90,11 +90,11 @@ class StorePath::Operation : public Waiter {
     TierKind tier;
     switch (entry.state) {
       case BlockState::kCommitted:
-        if (!state_.FindTier(entry, state_.NowTick(), &tier)) {
-          // Expired and not yet swept. What cannot be taken away now is not stored twice either.
-          if (!path_.residency_.Removable(id)) return AddBusy(), true;
-          path_.residency_.DropBlock(
-              id, {state_.OverAge(entry, state_.NowTick()) ? policy::DropReason::kMaxAge : policy::DropReason::kIdle});
+        if (!state_.FindTier(id, state_.NowTick(), &tier)) {
+          // Expired and not yet swept. What cannot be taken away now is not stored twice either; what is over age is
+          // erased first.
+          if (!path_.residency_.Removable(id) || state_.OverAge(id, state_.NowTick())) return AddBusy(), true;
+          path_.residency_.DropBlock(id, policy::DropReason::kIdle);
           return false;
         }
         path_.residency_.Touch(id, request_, state_.NowTick());

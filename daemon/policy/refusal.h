@@ -20,13 +20,15 @@ enum class Refusal : uint8_t {
   kRecovering,   // accounting after a restart is not yet exact; try again
   kGroupLimit,   // this engine group holds too many leases or unfinished blocks
   kBusy,         // another group is filling the same block
+  kGone,         // a block that was to be pinned has left the cache
+  kTooLong,      // a pin would outlast what may be kept: maxAge, or the longest pin there is
 };
-inline constexpr size_t kRefusalCount = 13;
+inline constexpr size_t kRefusalCount = 15;
 
 constexpr const char* RefusalName(Refusal reason) {
   constexpr const char* kNames[kRefusalCount] = {
-      "none",      "tenant_limit",  "capacity", "entry_cap",  "too_small",   "no_tier", "queue_full",
-      "tier_sick", "out_of_memory", "draining", "recovering", "group_limit", "busy"};
+      "none",          "tenant_limit", "capacity",   "entry_cap",   "too_small", "no_tier", "queue_full", "tier_sick",
+      "out_of_memory", "draining",     "recovering", "group_limit", "busy",      "gone",    "too_long"};
   return kNames[static_cast<size_t>(reason)];
 }
 

@@ -92,6 +92,7 @@ absl::Status Node::MakeParts() {
   }
   attach_ = std::make_unique<attach::AttachServer>(AttachOptionsOf(config_), loop_.get(), &clock_, engine_.get());
   attach_->SetDoorObserver([this](const attach::DoorEvent& event) { audit_->Door(event); });
+  attach_->SetDeletionObserver([this](const engine::DeletionReceipt& receipt) { audit_->Deleted(receipt); });
   audit_->InForce(*policy_->table());
   policy_->Watch(loop_.get(), [this](const absl::Status& status) { OnPolicyRead(status); });
   parts_.config = &config_;
@@ -159,7 +160,19 @@ void Node::Run() {
 void Node::Tick() {
   engine_->Tick();
   attach_->Tick();
+  CatchUpLater();
   loop_->RunAfterMs(kTickMs, [this] { Tick(); });
+}
+
+// Rounds of its own, so that a wave of timers is over soon and no tick is long.
+void Node::CatchUpLater() {
+  if (catching_up_ || !engine_->behind()) return;
+  catching_up_ = true;
+  loop_->RunAfterMs(kTimerCatchUpMs, [this] {
+    catching_up_ = false;
+    engine_->CatchUp();
+    CatchUpLater();
+  });
 }
 
 void Node::UpdateMetrics() {
@@ -232,8 +245,8 @@ void Node::Drop(const std::string& tenant, Done<uint64_t> done) {
   audit_->DropAsked(tenant);
   engine_->DropTenant(id, [this, tenant, done = std::move(done)](absl::StatusOr<uint64_t> bytes) mutable {
     attach_->EndDrop(tenant);
-    audit_->Dropped(tenant, bytes);
     if (bytes.ok()) return done(*bytes);
+    audit_->DropFailed(tenant, bytes.status());
     done(absl::InternalError(
         absl::StrCat("tenant ", tenant, " is not erased in full: ", bytes.status().message(), "; drop it again")));
   });

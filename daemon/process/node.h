@@ -47,6 +47,7 @@ class Node : private control::AdminBackend {
   void OnPolicyRead(const absl::Status& status);
 
   void Tick();
+  void CatchUpLater();
   void UpdateMetrics();
   void OnSignal(int signal);
   void BeginShutdown();
@@ -64,6 +65,7 @@ class Node : private control::AdminBackend {
   const config::NodeConfig config_;
   NodeParts parts_;
   bool stopping_ = false;
+  bool catching_up_ = false;
   int64_t stop_by_ns_ = 0;
   std::vector<absl::AnyInvocable<void()>> waiting_for_drain_;
 

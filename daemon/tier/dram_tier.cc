@@ -331,6 +331,19 @@ void DramTier::EndReclaim(Reclaim* reclaim, const absl::Status& status) {
   if (ended.use_count() == 1) (*ended)();
 }
 
+bool DramTier::Zero(DomainId id, SlotId slot, absl::AnyInvocable<void()> done) {
+  Domain& domain = Find(id);
+  const DramExtent* const extent = domain.ExtentAt(OffsetOf(slot));
+  KV_CHECK(extent != nullptr);
+  return domain.arena
+      ->Zero(OffsetOf(slot), extent->slot_bytes(),
+             [weak = std::weak_ptr<DramTier*>(self_), zeroed = std::move(done)](const absl::Status& status) mutable {
+               KV_CHECK(status.ok());  // memory that is there takes zeros
+               if (!weak.expired()) zeroed();
+             })
+      .ok();
+}
+
 uint64_t DramTier::EmptyBytes(DomainId id) const { return Find(id).empty_bytes; }
 
 TierStats DramTier::stats() const { return stats_; }

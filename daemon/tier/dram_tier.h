@@ -49,6 +49,10 @@ class DramTier : public Tier {
   uint64_t EmptyBytes(DomainId domain) const override;
   TierStats stats() const override;
 
+  // Overwrites a taken slot with zeros; it must not be given back before `done`. False when the memory thread has too
+  // much to do.
+  [[nodiscard]] bool Zero(DomainId domain, SlotId slot, absl::AnyInvocable<void()> done);
+
   // Where a slot's bytes are. REQUIRES: taken.
   static uint64_t OffsetOf(SlotId slot);
   std::byte* DataOf(DomainId domain, SlotId slot) const;

@@ -22,6 +22,12 @@ struct CatalogRecord {
   BlockHeader header;
 };
 
+// What changes about a block after it was written.
+struct RecordTimes {
+  int64_t last_access_ms = 0;
+  uint32_t pinned_until_s = 0;
+};
+
 class NvmeCatalog {
  public:
   virtual ~NvmeCatalog() = default;
@@ -31,6 +37,12 @@ class NvmeCatalog {
   [[nodiscard]] virtual bool Put(const CatalogRecord& record, absl::AnyInvocable<void(absl::Status)> done) = 0;
   // Forgets a slot. Never refused: queued beside the Puts (its number is bounded by the number of slots).
   virtual void Delete(SlotId slot) = 0;
+  // Changes the times of the record of a slot, when there is one. False when kCatalogQueueMax operations are waiting.
+  [[nodiscard]] virtual bool Refresh(SlotId slot, const RecordTimes& times) = 0;
+  // A date that the next life must not fall behind. Never refused: asked for now and then.
+  virtual void KeepTime(int64_t wall_ms) = 0;
+  // The latest one kept before this open; 0: none.
+  virtual int64_t kept_time_ms() const = 0;
   // "Nothing of this owner committed before `before_wall_ms` may come back." Synced before `done`.
   virtual void PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms,
                             absl::AnyInvocable<void(absl::Status)> done) = 0;

@@ -125,7 +125,7 @@ void PutBlockFields(const BlockHeader& in, FieldWriter* out) {
   out->Put(id.tokens_per_block);
   out->Put(id.shard_count);
   out->Put(id.shard_bytes);
-  out->Put(uint32_t{0});
+  out->Put(in.pinned_until_s);
   out->Put(in.generation);
   out->Put(in.first_commit_ms);
   out->Put(in.last_access_ms);
@@ -135,7 +135,6 @@ void PutBlockFields(const BlockHeader& in, FieldWriter* out) {
 absl::StatusOr<BlockHeader> GetBlockFields(const char* what, FieldReader in) {
   BlockHeader out;
   BlockIdentity& id = out.identity;
-  uint32_t reserved = 0;
   in.Get(&id.key.bytes);
   in.Get(&id.digest.bytes);
   in.Get(&id.owner);
@@ -145,7 +144,7 @@ absl::StatusOr<BlockHeader> GetBlockFields(const char* what, FieldReader in) {
   in.Get(&id.tokens_per_block);
   in.Get(&id.shard_count);
   in.Get(&id.shard_bytes);
-  in.Get(&reserved);
+  in.Get(&out.pinned_until_s);
   in.Get(&out.generation);
   in.Get(&out.first_commit_ms);
   in.Get(&out.last_access_ms);

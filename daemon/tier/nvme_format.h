@@ -37,7 +37,8 @@ struct BlockHeader {
   BlockIdentity identity;
   uint64_t generation = 0;      // one counter a device: tells a reused slot from its past
   int64_t first_commit_ms = 0;  // wall clock
-  int64_t last_access_ms = 0;   // wall clock, as of the write
+  int64_t last_access_ms = 0;   // wall clock, as of the write; a catalog record is refreshed at times
+  uint32_t pinned_until_s = 0;  // wall clock, seconds; 0: not pinned. In catalog records alone
   uint64_t payload_xxh3 = 0;
 };
 

@@ -30,6 +30,7 @@ class RocksCatalog : public NvmeCatalog {
       : store_(std::move(store)),
         executor_(executor),
         was_empty_(store_->was_empty()),
+        kept_time_ms_(store_->KeptTime()),
         thread_([this] { RunThread(); }) {}
 
   // What was accepted is written and synced; its `done`s are posted.
@@ -66,7 +67,7 @@ class RocksCatalog : public NvmeCatalog {
   void PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms, StatusDone done) override {
     Operation operation{Operation::Kind::kTombstone};
     operation.record.header.identity.owner = owner;
-    operation.before_wall_ms = before_wall_ms;
+    operation.wall_ms = before_wall_ms;
     operation.done = std::move(done);
     Enqueue(std::move(operation));
   }
@@ -81,15 +82,33 @@ class RocksCatalog : public NvmeCatalog {
     operation.done = std::move(done);
     Enqueue(std::move(operation));
   }
+  bool Refresh(SlotId slot, const RecordTimes& times) override {
+    KV_CHECK(slot.valid());
+    if (*puts_under_way_ >= kCatalogQueueMax) return false;
+    ++*puts_under_way_;
+    Operation operation{Operation::Kind::kRefresh};
+    operation.record.slot = slot;
+    operation.times = times;
+    operation.done = [](const absl::Status&) {};
+    Enqueue(std::move(operation));
+    return true;
+  }
+  void KeepTime(int64_t wall_ms) override {
+    Operation operation{Operation::Kind::kKeepTime};
+    operation.wall_ms = wall_ms;
+    Enqueue(std::move(operation));
+  }
+  int64_t kept_time_ms() const override { return kept_time_ms_; }
   bool was_empty() const override { return was_empty_; }
 
  private:
   struct Operation {
-    enum class Kind : uint8_t { kPut, kDelete, kTombstone, kLoad, kFlush };
+    enum class Kind : uint8_t { kPut, kRefresh, kDelete, kKeepTime, kTombstone, kLoad, kFlush };
     explicit Operation(Kind what) : kind(what) {}
     Kind kind;
     CatalogRecord record;
-    int64_t before_wall_ms = 0;
+    RecordTimes times;
+    int64_t wall_ms = 0;  // kKeepTime; kTombstone: nothing before it may come back
     RecordBatch batch;
     StatusDone done;
   };
@@ -120,6 +139,7 @@ class RocksCatalog : public NvmeCatalog {
   std::unique_ptr<RocksStore> store_;
   Executor* const executor_;
   const bool was_empty_;
+  const int64_t kept_time_ms_;
   // Of the loop; callbacks that lower it may outlive the catalog.
   const std::shared_ptr<size_t> puts_under_way_ = std::make_shared<size_t>(0);
 
@@ -156,20 +176,32 @@ void RocksCatalog::RunThread() {
 
 void RocksCatalog::RunOperations(std::deque<Operation> operations) {
   std::vector<StatusDone> dones;
+  bool uncommitted_puts = false;  // or deletes
   for (Operation& operation : operations) {
     switch (operation.kind) {
       case Operation::Kind::kPut:
         store_->Put(operation.record);
+        uncommitted_puts = true;
         dones.push_back(std::move(operation.done));
+        break;
+      case Operation::Kind::kRefresh:
+        // It reads what was committed: records on their way there go first.
+        if (uncommitted_puts) CommitCollected(&dones);
+        uncommitted_puts = false;
+        store_->Refresh(operation.record.slot, operation.times);
+        dones.push_back(std::move(operation.done));
+        break;
+      case Operation::Kind::kKeepTime:
+        store_->KeepTime(operation.wall_ms);
         break;
       case Operation::Kind::kDelete:
         store_->Delete(operation.record.slot);
+        uncommitted_puts = true;
         break;
       case Operation::Kind::kTombstone: {
         CommitCollected(&dones);
         absl::Status status = failure_;
-        if (status.ok())
-          status = store_->PutTombstone(operation.record.header.identity.owner, operation.before_wall_ms);
+        if (status.ok()) status = store_->PutTombstone(operation.record.header.identity.owner, operation.wall_ms);
         NoteFailure(status);
         PostDone(std::move(operation.done), std::move(status));
         break;
@@ -192,9 +224,9 @@ void RocksCatalog::RunOperations(std::deque<Operation> operations) {
   CommitCollected(&dones);
 }
 
-// `dones` are those of the collected Puts.
+// `dones` are those of the collected Puts and Refreshes; a Refresh of nothing collects nothing.
 void RocksCatalog::CommitCollected(std::vector<StatusDone>* dones) {
-  if (store_->collected() == 0) return;
+  if (store_->collected() == 0 && dones->empty()) return;
   if (!failure_.ok()) store_->Discard();
   absl::Status status = failure_.ok() ? store_->Commit(false) : failure_;
   NoteFailure(status);

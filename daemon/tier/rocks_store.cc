@@ -27,6 +27,7 @@ namespace kvartal::tier {
 namespace {
 
 constexpr char kMetaKey[] = "m";
+constexpr char kTimeKey[] = "w";
 constexpr char kSlotPrefix = 's';
 constexpr char kTombstonePrefix = 't';
 constexpr size_t kSlotKeyBytes = 1 + sizeof(uint32_t);
@@ -217,6 +218,28 @@ void RocksStore::Put(const CatalogRecord& record) {
   std::byte value[kBlockRecordBytes];
   EncodeBlockRecord(record.header, value);
   batch_->Put(SlotKey(record.slot), rocksdb::Slice(reinterpret_cast<const char*>(value), sizeof(value)));
+}
+
+void RocksStore::Refresh(SlotId slot, const RecordTimes& times) {
+  std::string value;
+  if (db_ == nullptr || !db_->Get(rocksdb::ReadOptions(), SlotKey(slot), &value).ok()) return;
+  absl::StatusOr<BlockHeader> header = DecodeBlockRecord(BytesOf(value));
+  if (!header.ok()) return;  // the next load drops it
+  header->last_access_ms = times.last_access_ms;
+  header->pinned_until_s = times.pinned_until_s;
+  Put({slot, *header});
+}
+
+int64_t RocksStore::KeptTime() const {
+  std::string value;
+  int64_t wall_ms = 0;
+  if (db_ == nullptr || !db_->Get(rocksdb::ReadOptions(), kTimeKey, &value).ok()) return 0;
+  if (value.size() == sizeof(wall_ms)) std::memcpy(&wall_ms, value.data(), sizeof(wall_ms));
+  return wall_ms;
+}
+
+void RocksStore::KeepTime(int64_t wall_ms) {
+  batch_->Put(kTimeKey, rocksdb::Slice(reinterpret_cast<const char*>(&wall_ms), sizeof(wall_ms)));
 }
 
 void RocksStore::Delete(SlotId slot) { batch_->Delete(SlotKey(slot)); }

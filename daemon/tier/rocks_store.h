@@ -4,6 +4,7 @@
 //
 //   "m"                     -> u32 format version, u8 1 when nothing was lost since the last start, device id
 //   "s" + slot, big-endian  -> packed block header (kBlockRecordBytes)
+//   "w"                     -> i64 wall milliseconds: the latest date that was kept
 //   "t" + owner             -> i64 wall milliseconds: nothing of the owner committed before may come back
 #pragma once
 
@@ -30,11 +31,15 @@ class RocksStore {
 
   // The records are not all there: the caller reads the headers of the device.
   bool was_empty() const { return was_empty_; }
+  int64_t KeptTime() const;
 
-  // Collected by the first two, written by Commit, all or nothing. A record survives kill -9 from then on, power loss
+  // Collected by the first three, written by Commit, all or nothing. A record survives kill -9 from then on, power loss
   // with `sync`.
   void Put(const CatalogRecord& record);
   void Delete(SlotId slot);
+  void KeepTime(int64_t wall_ms);
+  // The record of that slot, as it was last committed, gets other times; collected too.
+  void Refresh(SlotId slot, const RecordTimes& times);
   size_t collected() const;
   absl::Status Commit(bool sync);
   void Discard();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -60,6 +61,10 @@ class HostMemoryContract : public ::testing::TestWithParam<Kind> {
     return Wait([&](Arena::Done done) { return arena->Punch(offset, bytes, std::move(done)); });
   }
 
+  absl::Status Zero(Arena* arena, uint64_t offset, uint64_t bytes) {
+    return Wait([&](Arena::Done done) { return arena->Zero(offset, bytes, std::move(done)); });
+  }
+
   const std::thread::id loop_thread_ = std::this_thread::get_id();
   ManualExecutor executor_;
   std::unique_ptr<HostMemory> memory_;
@@ -105,6 +110,20 @@ TEST_P(HostMemoryContract, APunchedRangeReadsAsZerosInEveryMappingAndItsNeighbou
     const bool punched = at >= 2 * kMiB && at < 6 * kMiB;
     ASSERT_EQ(client->data()[at], punched ? std::byte{0} : std::byte{9}) << at;
     ASSERT_EQ(arena->data()[at], client->data()[at]) << at;
+  }
+}
+
+TEST_P(HostMemoryContract, AZeroedSlotReadsAsZerosInEveryMappingAndStaysPresent) {
+  const auto arena = Make(8 * kMiB);
+  ASSERT_TRUE(Populate(arena.get(), 0, 8 * kMiB).ok());
+  auto client = Mapping::Shared(arena->fd(), arena->size_bytes(), PROT_READ | PROT_WRITE);
+  ASSERT_TRUE(client.ok());
+  std::memset(client->data(), 9, 8 * kMiB);
+  ASSERT_TRUE(Zero(arena.get(), 2 * kMiB + 4 * kKiB, 12 * kKiB).ok());
+  EXPECT_EQ(arena->AllocatedBytes(), 8 * kMiB);
+  for (uint64_t at = 0; at < 8 * kMiB; ++at) {
+    const bool zeroed = at >= 2 * kMiB + 4 * kKiB && at < 2 * kMiB + 16 * kKiB;
+    ASSERT_EQ(client->data()[at], zeroed ? std::byte{0} : std::byte{9}) << at;
   }
 }
 

@@ -189,6 +189,43 @@ TEST_P(NvmeCatalogContract, RecordsComeBackWhole) {
   EXPECT_EQ(header.payload_xxh3, record.header.payload_xxh3);
 }
 
+TEST_P(NvmeCatalogContract, TheTimesOfARecordChangeAndNothingElse) {
+  const CatalogRecord record = RecordOf(77, 5, 9, 123456);
+  // Asked for while the record itself is on its way.
+  std::optional<absl::Status> put;
+  ASSERT_TRUE(catalog_->Put(record, [&](absl::Status status) { put = std::move(status); }));
+  ASSERT_TRUE(catalog_->Refresh(SlotId(77), {.last_access_ms = 222'222, .pinned_until_s = 333}));
+  ASSERT_TRUE(catalog_->Refresh(SlotId(78), {.last_access_ms = 1, .pinned_until_s = 1}));  // of no record
+  ASSERT_TRUE(calls_.Flush(catalog_.get()).ok());
+  Reopen();
+  const auto records = calls_.Load(catalog_.get());
+  ASSERT_EQ(records.size(), 1u);
+  const BlockHeader& header = records.at(77);
+  EXPECT_EQ(header.last_access_ms, 222'222);
+  EXPECT_EQ(header.pinned_until_s, 333u);
+  EXPECT_EQ(header.first_commit_ms, 123456);
+  EXPECT_EQ(header.generation, record.header.generation);
+  EXPECT_EQ(header.identity.key, record.header.identity.key);
+}
+
+TEST_P(NvmeCatalogContract, ARefreshBringsNoDeletedRecordBack) {
+  ASSERT_TRUE(calls_.Put(catalog_.get(), RecordOf(77, 5)).ok());
+  catalog_->Delete(SlotId(77));
+  ASSERT_TRUE(catalog_->Refresh(SlotId(77), {.last_access_ms = 1}));
+  ASSERT_TRUE(calls_.Flush(catalog_.get()).ok());
+  Reopen();
+  EXPECT_TRUE(calls_.Load(catalog_.get()).empty());
+}
+
+TEST_P(NvmeCatalogContract, ADateIsKeptForTheNextLife) {
+  EXPECT_EQ(catalog_->kept_time_ms(), 0);
+  catalog_->KeepTime(1'700'000'000'000);
+  catalog_->KeepTime(1'700'000'060'000);
+  ASSERT_TRUE(calls_.Flush(catalog_.get()).ok());
+  Reopen();
+  EXPECT_EQ(catalog_->kept_time_ms(), 1'700'000'060'000);
+}
+
 TEST_P(NvmeCatalogContract, ManyRecordsComeInBoundedBatches) {
   constexpr uint32_t kRecords = 3 * kRecoveryBatchMax + 17;
   uint32_t done = 0;

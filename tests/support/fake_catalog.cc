@@ -19,6 +19,7 @@ struct FakeCatalog::State : public std::enable_shared_from_this<FakeCatalog::Sta
   Executor* executor = nullptr;
   std::shared_ptr<CatalogDisk> disk;
   bool was_empty = true;
+  int64_t kept_time_ms = 0;
   bool loaded = false;
   std::deque<Operation> operations;
   size_t puts_under_way = 0;
@@ -70,6 +71,7 @@ FakeCatalog::FakeCatalog(Executor* executor, std::shared_ptr<CatalogDisk> disk) 
   state_->executor = executor;
   state_->was_empty = !disk->exists;
   disk->exists = true;
+  state_->kept_time_ms = disk->kept_time_ms;
   state_->disk = std::move(disk);
 }
 
@@ -87,6 +89,29 @@ bool FakeCatalog::Put(const CatalogRecord& record, absl::AnyInvocable<void(absl:
   });
   return true;
 }
+
+bool FakeCatalog::Refresh(SlotId slot, const tier::RecordTimes& times) {
+  KV_CHECK(slot.valid());
+  if (state_->puts_under_way >= state_->queue_max) return false;
+  ++state_->puts_under_way;
+  state_->Enqueue([slot, times](State& state) {
+    --state.puts_under_way;
+    ++state.counts.refreshes;
+    auto record = state.disk->records.find(slot.value());
+    if (!state.write_status.ok() || record == state.disk->records.end()) return;
+    record->second.last_access_ms = times.last_access_ms;
+    record->second.pinned_until_s = times.pinned_until_s;
+  });
+  return true;
+}
+
+void FakeCatalog::KeepTime(int64_t wall_ms) {
+  state_->Enqueue([wall_ms](State& state) {
+    if (state.write_status.ok()) state.disk->kept_time_ms = wall_ms;
+  });
+}
+
+int64_t FakeCatalog::kept_time_ms() const { return state_->kept_time_ms; }
 
 void FakeCatalog::Delete(SlotId slot) {
   KV_CHECK(slot.valid());

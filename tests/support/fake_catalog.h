@@ -17,13 +17,15 @@ namespace kvartal::testing {
 struct CatalogDisk {
   std::map<uint32_t, tier::BlockHeader> records;  // by SlotId
   std::map<tier::OwnerUidHash, int64_t> tombstones;
+  int64_t kept_time_ms = 0;
   bool exists = false;  // false: the next catalog says was_empty()
 };
 
 class FakeCatalog : public tier::NvmeCatalog {
  public:
   struct Counts {
-    uint64_t puts = 0, deletes = 0, tombstones = 0, loads = 0, flushes = 0;  // taken effect, failures included
+    uint64_t puts = 0, refreshes = 0, deletes = 0, tombstones = 0, loads = 0,
+             flushes = 0;  // taken effect, failures included
   };
 
   // A disk of its own, as after the folder was deleted.
@@ -32,6 +34,9 @@ class FakeCatalog : public tier::NvmeCatalog {
   ~FakeCatalog() override;
 
   bool Put(const tier::CatalogRecord& record, absl::AnyInvocable<void(absl::Status)> done) override;
+  bool Refresh(SlotId slot, const tier::RecordTimes& times) override;
+  void KeepTime(int64_t wall_ms) override;
+  int64_t kept_time_ms() const override;
   void Delete(SlotId slot) override;
   void PutTombstone(const tier::OwnerUidHash& owner, int64_t before_wall_ms,
                     absl::AnyInvocable<void(absl::Status)> done) override;

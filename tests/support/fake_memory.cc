@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <cstring>
 #include <deque>
 #include <utility>
 #include <vector>
@@ -32,7 +33,8 @@ struct ArenaBytes {
 };
 
 struct MemoryOp {
-  bool populate = false;
+  enum class Kind : uint8_t { kPopulate, kPunch, kZero };
+  Kind kind = Kind::kPopulate;
   std::shared_ptr<ArenaBytes> arena;
   uint64_t offset = 0;
   uint64_t bytes = 0;
@@ -55,7 +57,8 @@ struct FakeMemory::State : public std::enable_shared_from_this<FakeMemory::State
   Counts counts;
 
   absl::Status Submit(MemoryOp op) {
-    KV_CHECK(op.bytes > 0 && op.offset % kExtentAlignBytes == 0 && op.bytes % kExtentAlignBytes == 0);
+    const uint64_t align = op.kind == MemoryOp::Kind::kZero ? kSlotAlignBytes : kExtentAlignBytes;
+    KV_CHECK(op.bytes > 0 && op.offset % align == 0 && op.bytes % align == 0);
     KV_CHECK(op.offset + op.bytes <= op.arena->data.size());
     if (counts.pending >= queue_max) return absl::ResourceExhaustedError("too many memory requests are under way");
     ++counts.pending;
@@ -73,7 +76,21 @@ struct FakeMemory::State : public std::enable_shared_from_this<FakeMemory::State
     MemoryOp op = std::move(ops.front());
     ops.pop_front();
     --counts.pending;
-    op.done(op.populate ? Populate(op) : Punch(op));
+    switch (op.kind) {
+      case MemoryOp::Kind::kPopulate:
+        return op.done(Populate(op));
+      case MemoryOp::Kind::kPunch:
+        return op.done(Punch(op));
+      case MemoryOp::Kind::kZero:
+        return op.done(Zero(op));
+    }
+  }
+
+  absl::Status Zero(const MemoryOp& op) {
+    std::memset(op.arena->data.data() + op.offset, 0, op.bytes);
+    ++counts.zeros;
+    counts.zeroed_bytes += op.bytes;
+    return absl::OkStatus();
   }
 
   absl::Status Populate(const MemoryOp& op) {
@@ -122,10 +139,13 @@ class FakeArena : public device::Arena {
     return reinterpret_cast<std::atomic<uint32_t>*>(bytes_->generations.data());
   }
   absl::Status Populate(uint64_t offset, uint64_t bytes, Done done) override {
-    return state_->Submit({true, bytes_, offset, bytes, std::move(done)});
+    return state_->Submit({MemoryOp::Kind::kPopulate, bytes_, offset, bytes, std::move(done)});
   }
   absl::Status Punch(uint64_t offset, uint64_t bytes, Done done) override {
-    return state_->Submit({false, bytes_, offset, bytes, std::move(done)});
+    return state_->Submit({MemoryOp::Kind::kPunch, bytes_, offset, bytes, std::move(done)});
+  }
+  absl::Status Zero(uint64_t offset, uint64_t bytes, Done done) override {
+    return state_->Submit({MemoryOp::Kind::kZero, bytes_, offset, bytes, std::move(done)});
   }
   uint64_t AllocatedBytes() const override {
     uint64_t units = 0;

@@ -18,6 +18,7 @@ class FakeMemory : public device::HostMemory {
   struct Counts {
     uint64_t populates = 0, populated_bytes = 0;  // completed with OK
     uint64_t punches = 0, punched_bytes = 0;
+    uint64_t zeros = 0, zeroed_bytes = 0;
     uint64_t failures = 0;
     size_t pending = 0;  // accepted, `done` not yet run
   };

@@ -80,6 +80,13 @@ struct RestartOptions {
 };
 absl::StatusOr<Report> RunRestart(const Common& common, const RestartOptions& options);
 
+// Idle TTLs of a few seconds: nothing is served after its time, every byte comes back, nobody else notices.
+struct TtlOptions {
+  uint64_t blocks = 100'000;
+  bool inject = false;  // the daemon's TTLs are longer than told: the positive control of `served_after_expiry`
+};
+absl::StatusOr<Report> RunTtl(const Common& common, const TtlOptions& options);
+
 // Memory of an idle daemon beyond the cache.
 struct FootprintOptions {
   uint64_t dram_mib = 4096;

@@ -41,6 +41,7 @@ class CommandLine {
     AddMemory();
     AddDisk();
     AddDeaths();
+    AddTime();
     AddDemo();
     AddInner();
   }
@@ -149,6 +150,13 @@ class CommandLine {
     restart->add_option("--seed", restart_.seed, "0: from the clock; printed either way");
   }
 
+  void AddTime() {
+    CLI::App* const ttl = Subcommand("ttl", "blocks with TTLs of 2 to 5 seconds, looked for when their time is up",
+                                     [this] { return RunTtl(common_, ttl_); });
+    ttl->add_option("--blocks", ttl_.blocks)->check(CLI::Range(1000, 10'000'000))->capture_default_str();
+    ttl->add_flag("--inject", ttl_.inject, "longer TTLs than told: served_after_expiry must not be 0");
+  }
+
   void AddDemo() {
     CLI::App* const demo = Subcommand("demo", "three tenants, three processes, three uids, one real trace",
                                       [this] { return RunDemo(common_, demo_); });
@@ -195,6 +203,7 @@ class CommandLine {
   NvmeOptions nvme_;
   ReclaimOptions reclaim_;
   RestartOptions restart_;
+  TtlOptions ttl_;
   FootprintOptions footprint_;
   DemoOptions demo_;
   ReclaimVictimOptions victim_;

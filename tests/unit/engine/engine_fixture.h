@@ -58,6 +58,16 @@ inline std::vector<BlockKey> Chain(uint64_t first, size_t count) {
   return keys;
 }
 
+// A wall clock that can be set: what is monotonic does not notice.
+class SettableClock : public ManualClock {
+ public:
+  int64_t WallMs() const override { return ManualClock::WallMs() + set_by_ms_; }
+  void SetWallBy(int64_t ms) { set_by_ms_ += ms; }
+
+ private:
+  int64_t set_by_ms_ = 0;
+};
+
 class EngineTest : public ::testing::Test, public EngineObserver {
  protected:
   // Call once a test, then `Restart` as often as wanted.
@@ -111,7 +121,7 @@ class EngineTest : public ::testing::Test, public EngineObserver {
       devices.nvme = nvme_.get();
       devices.catalog = catalog_.get();
     }
-    engine_ = std::make_unique<CacheEngine>(EngineOptions{}, devices, Table());
+    engine_ = std::make_unique<CacheEngine>(options_, devices, Table());
     engine_->SetObserver(this);
     std::optional<absl::Status> recovered;
     engine_->Recover([&](absl::Status status) { recovered = std::move(status); });
@@ -217,6 +227,27 @@ class EngineTest : public ::testing::Test, public EngineObserver {
     return loaded;
   }
 
+  // Leading blocks pinned, or why not.
+  policy::Refusal Pin(NamespaceId ns, const std::vector<BlockKey>& keys, int64_t for_ms) {
+    std::vector<BlockPlace> places;
+    engine_->Lookup(ns, keys, 0, 0, &places);
+    const policy::Refusal refusal = engine_->Pin(Holds(places), clock_.WallMs() + for_ms);
+    engine_->Release(Holds(places));
+    Pump();
+    return refusal;
+  }
+
+  // Pages of the disk that are filled with the byte of a key.
+  size_t PagesOnDisk(const BlockKey& key) const {
+    const std::string page(4096, static_cast<char>(key.bytes[0]));
+    const std::span<const std::byte> disk = file_->bytes();
+    size_t found = 0;
+    for (size_t at = 0; at < disk.size(); at += page.size()) {
+      found += std::memcmp(disk.data() + at, page.data(), page.size()) == 0;
+    }
+    return found;
+  }
+
   const TenantStats StatsOf(const std::string& tenant) const {
     for (TenantStats& stats : engine_->stats().tenants) {
       if (stats.name == tenant) return stats;
@@ -231,9 +262,12 @@ class EngineTest : public ::testing::Test, public EngineObserver {
   void OnDurable(GroupId, ReservationId reservation) override { durable_.push_back(reservation); }
   void OnGranted(DomainId, uint64_t, uint64_t bytes) override { granted_bytes_ += bytes; }
 
+  void OnDeletion(const DeletionReceipt& receipt) override { receipts_.push_back(receipt); }
+
   static constexpr GroupId kGroup{7};
 
-  ManualClock clock_;
+  SettableClock clock_;
+  EngineOptions options_;
   std::unique_ptr<testing::ManualExecutor> executor_ = std::make_unique<testing::ManualExecutor>();
   std::shared_ptr<testing::FakeDisk> disk_;
   std::shared_ptr<testing::CatalogDisk> catalog_disk_;
@@ -245,6 +279,7 @@ class EngineTest : public ::testing::Test, public EngineObserver {
   std::unique_ptr<CacheEngine> engine_;
   std::vector<policy::TenantRules> rules_;
   std::vector<ReservationId> durable_;
+  std::vector<DeletionReceipt> receipts_;
   uint64_t granted_bytes_ = 0;
   int boots_ = 0;
 };

@@ -221,7 +221,7 @@ TEST_F(MovementTest, NothingLivesLongerThanMaxAgeUsedOrPinnedOrNot) {
   Pump();
   std::vector<BlockPlace> places;
   engine_->Lookup(ns, Chain(1, 3), 0, 0, &places);
-  ASSERT_EQ(engine_->Pin(Holds(places), clock_.WallMs() + 60'000), Refusal::kNone);
+  ASSERT_EQ(engine_->Pin(Holds(places), clock_.WallMs() + 3'000), Refusal::kNone);
   engine_->Release(Holds(places));
   for (int i = 0; i < 29; ++i) {
     AdvanceMs(100);

@@ -194,13 +194,14 @@ TEST_F(StoreTest, AParentThatGoesWhileItsChildWaitsIsNoParent) {
 }
 
 TEST_F(StoreTest, APolicyMadeAnewUnderTheSameNameInheritsNothing) {
+  options_.removed_grace_ms = 1000;
   Start({Rules("a/p", 64 * kMiB)}, 0);
   Store("a/p", Open("a/p"), Chain(1, 4));
   rules_[0].uid = "another object";
   engine_->ApplyPolicy(Table());
   EXPECT_EQ(Matched(Open("a/p"), Chain(1, 4)), 0u);
   AdvanceMs(3000);
-  EXPECT_EQ(engine_->stats().charged_bytes[TierIndex(TierKind::kDram)], 0u) << "what the old one had drains";
+  EXPECT_EQ(engine_->stats().charged_bytes[TierIndex(TierKind::kDram)], 0u) << "what the old one had is erased";
   engine_->CheckInvariants();
 }
 

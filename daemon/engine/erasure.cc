@@ -1,0 +1,65 @@
+#include "daemon/engine/erasure.h"
+
+#include <array>
+#include <utility>
+
+namespace kvartal::engine {
+
+using index::Entry;
+
+struct Erasure::Job {
+  EntryId id;
+  policy::DropReason reason = policy::DropReason::kMaxAge;
+  Done done;
+  uint32_t parts = 0;  // under way
+  std::array<bool, kTierCount> zeroed{};
+  Erased erased;
+};
+
+Erasure::Outcome Erasure::Start(EntryId id, policy::DropReason reason, Done done) {
+  if (!residency_.Removable(id)) return Outcome::kInUse;
+  if (under_way_ >= kErasuresMax) return Outcome::kQueueFull;
+  Entry& entry = state_.index.at(id);
+  auto job = std::make_shared<Job>();
+  job->id = id;
+  job->reason = reason;
+  job->done = std::move(done);
+  if (entry.resident(TierKind::kDram) && ZeroDram(job)) ++job->parts;
+  if (entry.resident(TierKind::kNvme) && ZeroNvme(job)) ++job->parts;
+  if (job->parts == 0) return Outcome::kQueueFull;
+  entry.reading = true;  // a transfer of its copies is under way, as far as everybody else is concerned
+  ++under_way_;
+  return Outcome::kStarted;
+}
+
+bool Erasure::ZeroDram(const std::shared_ptr<Job>& job) {
+  const Entry& entry = state_.index.at(job->id);
+  return state_.devices.dram->Zero(state_.TenantOf(entry).domain(), entry.copy(TierKind::kDram).slot,
+                                   [this, alive = std::weak_ptr<bool>(alive_), job] {
+                                     if (!alive.expired()) EndPart(job, TierKind::kDram, absl::OkStatus());
+                                   });
+}
+
+bool Erasure::ZeroNvme(const std::shared_ptr<Job>& job) {
+  return state_.devices.nvme->Erase(state_.index.at(job->id).copy(TierKind::kNvme).slot,
+                                    [this, alive = std::weak_ptr<bool>(alive_), job](const absl::Status& status) {
+                                      if (!alive.expired()) EndPart(job, TierKind::kNvme, status);
+                                    });
+}
+
+void Erasure::EndPart(const std::shared_ptr<Job>& job, TierKind tier, const absl::Status& status) {
+  job->zeroed[TierIndex(tier)] = true;
+  job->erased.status.Update(status);
+  if (--job->parts > 0) return;
+  --under_way_;
+  state_.index.at(job->id).reading = false;
+  const uint64_t slot_bytes = state_.SlotBytesOf(state_.index.at(job->id));
+  for (TierKind each : kAllTiers) {
+    if (!job->zeroed[TierIndex(each)]) continue;
+    job->erased.bytes += slot_bytes;
+    residency_.DropCopy(job->id, each, job->reason);
+  }
+  job->done(job->erased);
+}
+
+}  // namespace kvartal::engine

@@ -1,0 +1,44 @@
+// Deletes blocks provably, as maxAge and the removal of a tenant ask for: DRAM zeroed, header and payload on NVMe
+// zeroed, and only then is a slot free again.
+// Confined to the engine loop; the zeroing runs on the memory and disk threads.
+// Invariants: a block being erased counts as moving, so that nobody touches its copies; `done` runs exactly once for
+// what was started.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/functional/any_invocable.h"
+#include "daemon/engine/engine_state.h"
+#include "daemon/engine/residency.h"
+
+namespace kvartal::engine {
+
+class Erasure {
+ public:
+  // What became of one block. The entry may be gone.
+  struct Erased {
+    uint64_t bytes = 0;   // of the copies that went, in all tiers
+    absl::Status status;  // not OK: the device did not take the zeros
+  };
+  using Done = absl::AnyInvocable<void(const Erased&)>;
+  enum class Outcome : uint8_t { kStarted, kInUse, kQueueFull };
+
+  Erasure(EngineState* state, Residency* residency) : state_(*state), residency_(*residency) {}
+
+  // Erases the copies of a block. Some stay when a queue had no room for them: the caller looks again.
+  Outcome Start(EntryId id, policy::DropReason reason, Done done);
+
+ private:
+  struct Job;
+  bool ZeroDram(const std::shared_ptr<Job>& job);
+  bool ZeroNvme(const std::shared_ptr<Job>& job);
+  void EndPart(const std::shared_ptr<Job>& job, TierKind tier, const absl::Status& status);
+
+  EngineState& state_;
+  Residency& residency_;
+  uint32_t under_way_ = 0;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace kvartal::engine
