@@ -287,6 +287,10 @@ void AttachServer::OnDurable(GroupId group_id, ReservationId reservation) {
   }
 }
 
+void AttachServer::OnDeletion(const engine::DeletionReceipt& receipt) {
+  if (deletion_observer_) deletion_observer_(receipt);
+}
+
 void AttachServer::OnGranted(DomainId domain, uint64_t offset, uint64_t bytes) {
   for (const auto& [id, group] : groups_.all()) {
     if (engine_->DomainOf(group->tenant) != domain) continue;

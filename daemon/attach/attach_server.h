@@ -50,6 +50,10 @@ class AttachServer : private engine::EngineObserver {
   absl::Status Start();
   // Told of every attach and every denial, on the loop.
   void SetDoorObserver(std::function<void(const DoorEvent&)> observer) { door_observer_ = std::move(observer); }
+  // The engine has one observer, which this is: what is not for sessions is passed on.
+  void SetDeletionObserver(std::function<void(const engine::DeletionReceipt&)> observer) {
+    deletion_observer_ = std::move(observer);
+  }
   // Every kTickMs: leases that were not renewed, peers that said nothing. Bounded work.
   void Tick();
   // The engine has a new snapshot: peers it no longer vouches for are told Goodbye and cut, and so are those of a
@@ -69,6 +73,7 @@ class AttachServer : private engine::EngineObserver {
  private:
   void OnDurable(GroupId group, ReservationId reservation) override;
   void OnGranted(DomainId domain, uint64_t offset, uint64_t bytes) override;
+  void OnDeletion(const engine::DeletionReceipt& receipt) override;
 
   // --- connections
   void OnAccepted(UniqueFd fd, const Door& door);
@@ -130,6 +135,7 @@ class AttachServer : private engine::EngineObserver {
   std::deque<Deadline> deadlines_;  // all deadlines are equally long, so the front is the next one due
 
   std::function<void(const DoorEvent&)> door_observer_;
+  std::function<void(const engine::DeletionReceipt&)> deletion_observer_;
   AttachStats counters_;  // gauges in it are filled by stats()
   std::array<int64_t, kDenialReasonCount> denial_logged_ns_{};
   std::array<int64_t, kCutReasonCount> cut_logged_ns_{};

@@ -6,7 +6,9 @@
 //   policy    version tenants                             this version is in force
 //   policy_refused  version error                         what the folder holds is refused; this version stays
 //   drop      tenant                                      an admin asked for the tenant's data to be deleted
-//   deletion  tenant cause outcome bytes error            its receipt: erased, or incomplete
+//   drop_failed  tenant error                             not all of it is gone
+//   deletion  tenant cause outcome blocks bytes unerased_blocks oldest_first_commit_ms
+//                                                         the receipt: of a drop, a removed tenant, or maxAge
 //   open, reopen, close                                   of this log
 //   lost      count                                       events before this one that could not be kept
 #pragma once

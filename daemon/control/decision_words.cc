@@ -44,6 +44,11 @@ DecisionWords WordsOf(policy::Refusal reason) {
               "pin for less than spec.retention.maxAgeSeconds and 30 days"};
     case Refusal::kBusy:
       return {"another process was filling the same block", "nothing: the other one's copy serves both"};
+    case Refusal::kGone:
+      return {"a block that was to be pinned had left the cache", "store it again, then pin it"};
+    case Refusal::kTooLong:
+      return {"a pin would have lasted longer than the tenant's maxAgeSeconds or the longest pin allow",
+              "pin for a shorter time, or raise spec.retention.maxAgeSeconds"};
   }
   return {"for a reason this version has no words for", "look at the daemon's log"};
 }

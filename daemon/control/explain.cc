@@ -100,6 +100,8 @@ absl::Status FillExplain(const NodeView& view, const std::string& tenant, pb::Ex
       static_cast<uint32_t>(std::count_if(view.sessions.begin(), view.sessions.end(),
                                           [&](const SessionView& session) { return session.tenant == tenant; })));
   reply->set_entries(stats->entries);
+  reply->set_pinned_blocks(stats->pinned_blocks);
+  reply->set_pinned_bytes(stats->pinned_bytes);
   reply->set_tokens_asked(stats->tokens_asked);
   reply->set_tokens_hit(stats->tokens_hit);
   if (rules != nullptr) {

@@ -239,6 +239,13 @@ bool EngineState::FindTier(EntryId id, uint32_t now_tick, TierKind* tier) const 
   return false;
 }
 
+void EngineState::AdvanceLedger() {
+  constexpr int64_t kNsPerMs = 1'000'000;
+  const int64_t elapsed_ms = (devices.clock->MonotonicNs() - advanced_ns_) / kNsPerMs;
+  ledger.Advance(static_cast<uint64_t>(elapsed_ms));
+  advanced_ns_ += elapsed_ms * kNsPerMs;  // the rest of a millisecond is the next call's
+}
+
 uint8_t EngineState::AccessPeriodOf(const index::Entry& entry) const {
   const uint32_t period = policy::RecordPeriodOf(tenant(ns(entry.ns).tenant).rules);
   return period == 0 ? 0 : entry.last_access_tick / period % 4;
@@ -255,13 +262,6 @@ uint32_t EngineState::NextLook(EntryId id, uint32_t now_tick) const {
 void EngineState::Arm(EntryId id) {
   const uint32_t due_tick = NextLook(id, NowTick());
   if (due_tick < timers.DueOf(id)) timers.Schedule(id, due_tick);
-}
-
-void EngineState::AdvanceLedger() {
-  constexpr int64_t kNsPerMs = 1'000'000;
-  const int64_t elapsed_ms = (devices.clock->MonotonicNs() - advanced_ns_) / kNsPerMs;
-  ledger.Advance(static_cast<uint64_t>(elapsed_ms));
-  advanced_ns_ += elapsed_ms * kNsPerMs;  // the rest of a millisecond is the next call's
 }
 
 void EngineState::NoteRefusal(TenantState& tenant, TierKind tier, policy::Refusal reason, uint64_t bytes) {

@@ -92,6 +92,7 @@ absl::Status Node::MakeParts() {
   }
   attach_ = std::make_unique<attach::AttachServer>(AttachOptionsOf(config_), loop_.get(), &clock_, engine_.get());
   attach_->SetDoorObserver([this](const attach::DoorEvent& event) { audit_->Door(event); });
+  attach_->SetDeletionObserver([this](const engine::DeletionReceipt& receipt) { audit_->Deleted(receipt); });
   audit_->InForce(*policy_->table());
   policy_->Watch(loop_.get(), [this](const absl::Status& status) { OnPolicyRead(status); });
   parts_.config = &config_;
@@ -244,8 +245,8 @@ void Node::Drop(const std::string& tenant, Done<uint64_t> done) {
   audit_->DropAsked(tenant);
   engine_->DropTenant(id, [this, tenant, done = std::move(done)](absl::StatusOr<uint64_t> bytes) mutable {
     attach_->EndDrop(tenant);
-    audit_->Dropped(tenant, bytes);
     if (bytes.ok()) return done(*bytes);
+    audit_->DropFailed(tenant, bytes.status());
     done(absl::InternalError(
         absl::StrCat("tenant ", tenant, " is not erased in full: ", bytes.status().message(), "; drop it again")));
   });

@@ -1,5 +1,6 @@
 #include "daemon/process/node_audit.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -55,12 +56,20 @@ void NodeAudit::DropAsked(const std::string& tenant) {
   Write(AuditEvent("drop", Keep::kSynced).With("tenant", tenant));
 }
 
-void NodeAudit::Dropped(const std::string& tenant, const absl::StatusOr<uint64_t>& bytes) {
-  AuditEvent out = AuditEvent("deletion", Keep::kSynced).With("tenant", tenant).With("cause", "drop");
-  if (bytes.ok())
-    Write(std::move(out).With("outcome", "erased").With("bytes", *bytes));
-  else
-    Write(std::move(out).With("outcome", "incomplete").With("error", MessageOf(bytes.status())));
+void NodeAudit::DropFailed(const std::string& tenant, const absl::Status& why) {
+  Write(AuditEvent("drop_failed", Keep::kSynced).With("tenant", tenant).With("error", MessageOf(why)));
+}
+
+void NodeAudit::Deleted(const engine::DeletionReceipt& receipt) {
+  Write(
+      AuditEvent("deletion", Keep::kSynced)
+          .With("tenant", receipt.tenant)
+          .With("cause", policy::DropReasonName(receipt.reason))
+          .With("outcome", receipt.unerased_blocks == 0 ? "erased" : "incomplete")
+          .With("blocks", receipt.blocks)
+          .With("bytes", receipt.bytes)
+          .With("unerased_blocks", receipt.unerased_blocks)
+          .With("oldest_first_commit_ms", static_cast<uint64_t>(std::max<int64_t>(receipt.oldest_first_commit_ms, 0))));
 }
 
 void NodeAudit::Reopen() {

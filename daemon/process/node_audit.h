@@ -10,6 +10,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/status.h"
 #include "daemon/control/audit_log.h"
+#include "daemon/engine/deletion_receipt.h"
 #include "daemon/policy/policy_table.h"
 
 namespace kvartal::process {
@@ -23,7 +24,8 @@ class NodeAudit {
   void InForce(const policy::PolicyTable& table);
   void Refused(const policy::PolicyTable& in_force, const absl::Status& why);
   void DropAsked(const std::string& tenant);
-  void Dropped(const std::string& tenant, const absl::StatusOr<uint64_t>& bytes);
+  void DropFailed(const std::string& tenant, const absl::Status& why);
+  void Deleted(const engine::DeletionReceipt& receipt);
   void Reopen();
 
   uint64_t written() const { return log_ == nullptr ? 0 : log_->written(); }

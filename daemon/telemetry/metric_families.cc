@@ -97,6 +97,8 @@ void Accumulate(const TenantStats& from, TenantStats* to) {
   to->demotions += from.demotions;
   to->write_throughs += from.write_throughs;
   to->durable_blocks += from.durable_blocks;
+  to->pinned_blocks += from.pinned_blocks;
+  to->pinned_bytes += from.pinned_bytes;
 }
 
 std::vector<Line> ShownTenants(const NodeMetrics& metrics) {
@@ -146,7 +148,7 @@ constexpr TenantColumn kTenantColumns[] = {
     {kStored, &TenantStats::blocks_stored},     {kAborted, &TenantStats::blocks_aborted},
     {kLoaded, &TenantStats::blocks_loaded},     {kLoadFailures, &TenantStats::load_failures},
     {kDemotions, &TenantStats::demotions},      {kWriteThroughs, &TenantStats::write_throughs},
-    {kDurable, &TenantStats::durable_blocks},
+    {kDurable, &TenantStats::durable_blocks},   {kPinnedBytes, &TenantStats::pinned_bytes},
 };
 
 Labels WithTier(Labels labels, TierKind tier) {

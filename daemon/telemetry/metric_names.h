@@ -56,6 +56,7 @@ inline constexpr MetricName kDemotions{"kvartal_tenant_demotions_total",
                                        "Copies written to NVMe because DRAM wanted the space"};
 inline constexpr MetricName kWriteThroughs{"kvartal_tenant_write_throughs_total", "Copies written to NVMe at commit"};
 inline constexpr MetricName kDurable{"kvartal_tenant_blocks_durable", "Blocks that would survive kill -9 now"};
+inline constexpr MetricName kPinnedBytes{"kvartal_tenant_pinned_bytes", "Bytes of blocks kept by a pin"};
 inline constexpr MetricName kSessions{"kvartal_tenant_sessions", "Connected sessions of the tenant"};
 
 // --- per tier

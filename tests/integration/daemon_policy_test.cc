@@ -151,6 +151,8 @@ TEST_F(DaemonPolicyTest, TheAuditLogKeepsWhoCameWhoDidNotAndWhatWasDeleted) {
   EXPECT_EQ(LastOf("deny")["reason"], "unknown_door");
   EXPECT_EQ(LastOf("drop")["tenant"], "test/red");
   EXPECT_EQ(LastOf("deletion")["outcome"], "erased");
+  EXPECT_EQ(LastOf("deletion")["cause"], "removed");
+  EXPECT_EQ(LastOf("deletion")["blocks"], 0) << "it had none";
   uint64_t serial = 0;
   for (const nlohmann::json& event : Audit()) EXPECT_EQ(event["serial"], ++serial) << event;
   EXPECT_EQ(Audit().back()["event"], "close");

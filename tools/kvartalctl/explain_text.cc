@@ -23,6 +23,10 @@ std::string WhoItIs(const pb::ExplainReply& reply) {
       reply.tenant(), ": ", reply.sla_tier(), ", weight ", reply.weight(), ", ", HumanCount(reply.sessions()), " of ",
       HumanCount(reply.max_sessions()), " sessions, ", HumanCount(reply.entries()), " blocks in the index (",
       capped ? absl::StrCat("at most ", HumanCount(reply.max_entries())) : "no cap", "), ", hits, ".\n");
+  if (reply.pinned_blocks() > 0) {
+    absl::StrAppend(&text, HumanCount(reply.pinned_blocks()), " blocks (", HumanBytes(reply.pinned_bytes()),
+                    ") are pinned: so much less of its guarantee is for everything else.\n");
+  }
   absl::StrAppend(&text, "A copy that is idle for longer than its tier's TTL ",
                   reply.demotes_on_expiry() ? "moves one tier down, where it may; else it is gone" : "is gone", ". ");
   if (reply.max_age_ms() > 0) {
