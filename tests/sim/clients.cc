@@ -123,10 +123,10 @@ void Simulation::OnRefused(uint32_t index, policy::Refusal reason) {
 }
 
 void Simulation::DoFinish() {
-  const size_t count = unfinished_.size() > kUnfinishedMax ? 64 : random_.Between(1, 12);
+  const size_t count = unfinished_.size() > kUnfinishedMax ? 64 : random_.Between(4, 64);
   for (size_t i = 0; i < count && !unfinished_.empty(); ++i) {
     // Mostly in order, as clients do.
-    const size_t at = random_.Chance(70) ? 0 : random_.Below(unfinished_.size());
+    const size_t at = random_.Chance(90) ? 0 : random_.Below(unfinished_.size());
     const Unfinished item = unfinished_[at];
     const bool abandons = plan_.tenants[model_.life(item.life).tenant].abandons;
     if (abandons && unfinished_.size() <= kUnfinishedMax && random_.Chance(90)) continue;
@@ -243,7 +243,7 @@ void Simulation::OnLoaded(uint32_t index, uint32_t space, const std::vector<Held
   const bool short_of = result.places.size() < asked.size();
   if (short_of && result.reason == policy::Refusal::kNone && !result.read_failed)
     Wrong("a load brought less than was asked, and no reason");
-  if (result.read_failed && !ReadsMayFail(index)) Wrong("a block was lost though the disk is sound");
+  if (result.read_failed && (durable_read_ || !ReadsMayFail(index))) Wrong("a block was lost though the disk is sound");
   counts_.loaded += result.places.size();
   for (const Held& held : asked) model_.EndLoad(held.block, Now());
   std::vector<engine::Hold> holds;

@@ -156,7 +156,9 @@ class Simulation : private engine::EngineObserver {
   std::map<uint64_t, Waiting> reserves_;  // not yet answered
   uint64_t loads_ = 0;                    // not yet answered
   size_t lease_to_check_ = 0;             // its bytes, at the next event
-  bool catalog_failed_ = false;           // it was told to, in this boot
+  bool crash_next_ = false;
+  bool durable_read_ = false;    // what is read now was durable on a sound disk
+  bool catalog_failed_ = false;  // it was told to, in this boot
 };
 
 }  // namespace kvartal::sim
