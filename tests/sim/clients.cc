@@ -52,13 +52,23 @@ void Simulation::Reserve(uint32_t index, uint32_t space, const Chain& chain, Gro
     model_.at({index, space, parent}).access_ms = Now();
   }
   const uint64_t operation = ++last_operation_;
-  reserves_[operation] = {index, group};
+  reserves_[operation] = {index, space, chain, group};
+  for (uint32_t i = 0; i < chain.count; ++i) model_.StartUse({index, space, chain.first + i});
   auto at_once = std::make_shared<bool>(true);
   node_.engine().Reserve(request, [=, this](const std::vector<engine::ReservedBlock>& blocks) {
-    if (reserves_.erase(operation) == 0) Wrong("a reserve is answered twice, or after its group ended");
+    const auto it = reserves_.find(operation);
+    if (it == reserves_.end()) return Wrong("a reserve is answered twice, or after its group ended");
+    EndReserve(it);
     OnReserved(index, space, chain, group, shard, *at_once, blocks);
   });
   *at_once = false;
+}
+
+std::map<uint64_t, Simulation::Waiting>::iterator Simulation::EndReserve(
+    std::map<uint64_t, Waiting>::iterator reserve) {
+  const auto& [life, space, chain, group] = reserve->second;
+  for (uint32_t i = 0; i < chain.count; ++i) model_.EndUse({life, space, chain.first + i}, Now());
+  return reserves_.erase(reserve);
 }
 
 void Simulation::OnReserved(uint32_t index, uint32_t space, const Chain& chain, GroupId group, uint32_t shard,
@@ -123,10 +133,10 @@ void Simulation::OnRefused(uint32_t index, policy::Refusal reason) {
 }
 
 void Simulation::DoFinish() {
-  const size_t count = unfinished_.size() > kUnfinishedMax ? 64 : random_.Between(1, 12);
+  const size_t count = unfinished_.size() > kUnfinishedMax ? 64 : random_.Between(4, 64);
   for (size_t i = 0; i < count && !unfinished_.empty(); ++i) {
     // Mostly in order, as clients do.
-    const size_t at = random_.Chance(70) ? 0 : random_.Below(unfinished_.size());
+    const size_t at = random_.Chance(90) ? 0 : random_.Below(unfinished_.size());
     const Unfinished item = unfinished_[at];
     const bool abandons = plan_.tenants[model_.life(item.life).tenant].abandons;
     if (abandons && unfinished_.size() <= kUnfinishedMax && random_.Chance(90)) continue;
@@ -185,7 +195,9 @@ void Simulation::Lookup(uint32_t index, uint32_t space, const Chain& chain) {
     model_.Found(ref, in_place, Now());
     lease.blocks.push_back(TakeHold(ref, places[i], in_place, i == every_byte_of));
     Life::Block& block = model_.at(ref);
-    block.used_ms = block.access_ms = Now();
+    block.access_ms = Now();
+    // One request uses a block once, however often it asks.
+    if (request == 0) block.used_ms = Now();
   }
   if (result.matched < chain.count) model_.NotFound({index, space, chain.first + result.matched}, Now());
   if (lease.blocks.empty()) return;
@@ -220,7 +232,7 @@ void Simulation::Load(const Lease& lease, size_t count) {
   std::vector<EntryId> entries;
   for (const Held& held : asked) {
     entries.push_back(held.hold.entry);
-    model_.StartLoad(held.block);
+    model_.StartUse(held.block);
   }
   Say("load ", count, " from ", model_.NameOf(asked.front().block));
   ++loads_;
@@ -243,9 +255,9 @@ void Simulation::OnLoaded(uint32_t index, uint32_t space, const std::vector<Held
   const bool short_of = result.places.size() < asked.size();
   if (short_of && result.reason == policy::Refusal::kNone && !result.read_failed)
     Wrong("a load brought less than was asked, and no reason");
-  if (result.read_failed && !ReadsMayFail(index)) Wrong("a block was lost though the disk is sound");
+  if (result.read_failed && (durable_read_ || !ReadsMayFail(index))) Wrong("a block was lost though the disk is sound");
   counts_.loaded += result.places.size();
-  for (const Held& held : asked) model_.EndLoad(held.block, Now());
+  for (const Held& held : asked) model_.EndUse(held.block, Now());
   std::vector<engine::Hold> holds;
   for (const engine::BlockPlace& place : result.places) holds.push_back({place.entry, true});
   // Its sessions ended meanwhile: nobody is there to read it.
@@ -312,7 +324,12 @@ void Simulation::DoGroupEnd() {
 // The last session of an engine group is gone; another group starts.
 void Simulation::EndGroup(uint32_t index, size_t at) {
   GroupId& group = model_.life(index).groups[at];
-  const size_t waiting = std::erase_if(reserves_, [&](const auto& item) { return item.second.group == group; });
+  size_t waiting = 0;
+  for (auto it = reserves_.begin(); it != reserves_.end();) {
+    const bool of_group = it->second.group == group;
+    waiting += of_group ? 1 : 0;
+    it = of_group ? EndReserve(it) : std::next(it);
+  }
   const size_t expected = model_.AbortGroup(group);
   const size_t aborted = node_.engine().AbortGroup(group);
   Say("group ", group.value(), " ends: ", aborted, " blocks aborted");

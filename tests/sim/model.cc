@@ -172,7 +172,7 @@ void Model::Found(const BlockRef& ref, bool in_place, int64_t now_ms) {
   const auto nvme_ttl = static_cast<int64_t>(life.rules.ttl_ms[TierIndex(TierKind::kNvme)]);
   const int64_t ttl_ms = in_place ? dram_ttl : dram_ttl == 0 || nvme_ttl == 0 ? 0 : std::max(dram_ttl, nvme_ttl);
   // What is held is in use all the time.
-  const bool in_use = block.leases + block.holds + block.loads > 0;
+  const bool in_use = block.leases + block.holds + block.uses > 0;
   if (ttl_ms > 0 && !in_use && !Pinned(block, now_ms) && now_ms - block.access_ms >= ttl_ms + SlackMs()) {
     return wrong(" is served though it was idle for longer than its TTL");
   }
@@ -188,7 +188,8 @@ void Model::NotFound(const BlockRef& ref, int64_t now_ms) {
     const auto ttl_ms = static_cast<int64_t>(life.rules.ttl_ms[TierIndex(tier)]);
     if (ttl_ms > 0 && now_ms - block.used_ms + kTickMs >= ttl_ms) return;
   }
-  findings_.Add(absl::StrCat(NameOf(ref), " is not found though it is ", block.leases > 0 ? "leased" : "held"));
+  findings_.Add(absl::StrCat(NameOf(ref), " is not found though it is ", block.leases > 0 ? "leased" : "held",
+                             ", used ", now_ms - block.used_ms, " ms ago"));
 }
 
 void Model::Read(const BlockRef& ref, uint32_t nonce) {
@@ -241,9 +242,9 @@ void Model::EndHold(const BlockRef& ref, bool in_place, uint64_t offset, int64_t
   }
 }
 
-void Model::EndLoad(const BlockRef& ref, int64_t now_ms) {
+void Model::EndUse(const BlockRef& ref, int64_t now_ms) {
   if (lives_[ref.life].spaces.empty()) return;
-  --at(ref).loads;
+  --at(ref).uses;
   at(ref).access_ms = now_ms;
 }
 
@@ -325,7 +326,7 @@ void Model::Crash(bool power_cut, bool loses_catalog) {
     if (loses_catalog) life.dead_below = 0;
     for (auto& space : life.spaces) {
       for (Life::Block& block : space) {
-        block.nonce = block.leases = block.holds = block.loads = 0;
+        block.nonce = block.leases = block.holds = block.uses = 0;
         block.reservation = 0;
         block.pinned_until_ms = 0;
         block.raced_recovery = false;
@@ -339,6 +340,8 @@ bool Model::MustHaveSurvived(uint32_t nonce, int64_t now_ms) {
   const Version& version = versions_[nonce];
   const Life& life = lives_[version.block.life];
   const policy::TenantRules& rules = life.rules;
+  // Records that ought to be gone take room from others.
+  if (plan_.planted == Planted::kLosesDeletes) return false;
   if (!life.in_policy || life.quota_lowered || rules.max_entries != policy::kNoLimit) return false;
   // What was committed in the tick of a drop is taken for older than it.
   if (version.commit_ms <= life.dropped_ms + 2 * kTickMs) return false;

@@ -55,7 +55,7 @@ struct Life {
     int64_t pinned_until_ms = 0;
     uint32_t leases = 0;  // in place
     uint32_t holds = 0;
-    uint32_t loads = 0;  // under way
+    uint32_t uses = 0;  // loads and reserves under way, each of which may touch it at any time
   };
   struct Slot {
     uint32_t generation = 0;
@@ -132,8 +132,8 @@ class Model {
   void NoteSlot(const BlockRef& ref, uint64_t offset, uint32_t generation, uint32_t nonce);
   void AddHold(const BlockRef& ref, bool in_place, uint64_t offset);
   void EndHold(const BlockRef& ref, bool in_place, uint64_t offset, int64_t now_ms);
-  void StartLoad(const BlockRef& ref) { ++at(ref).loads; }
-  void EndLoad(const BlockRef& ref, int64_t now_ms);
+  void StartUse(const BlockRef& ref) { ++at(ref).uses; }
+  void EndUse(const BlockRef& ref, int64_t now_ms);
   void Pin(const BlockRef& ref, int64_t until_ms, int64_t now_ms);
   uint64_t held_blocks() const { return held_blocks_; }
 

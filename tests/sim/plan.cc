@@ -13,7 +13,7 @@ constexpr uint32_t kSpeeds[] = {5, 20, 60, 95};
 constexpr size_t kQueues[] = {0, 0, 0, 4, 32};
 
 // In a thousand events, before the swarm turns them up and down.
-constexpr std::array<uint32_t, kEventKinds> kUsualWeights = {200, 200, 170, 80, 110, 15, 30, 8,
+constexpr std::array<uint32_t, kEventKinds> kUsualWeights = {140, 200, 240, 90, 110, 15, 25, 6,
                                                              70,  90,  8,   2,  2,   8,  2,  1};
 constexpr uint32_t kTurns[] = {1, 1, 1, 3, 10};  // of three
 

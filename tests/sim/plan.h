@@ -1,5 +1,5 @@
-// What one simulation is made of: machine, tenants, layouts, faults and the mix of events, all drawn from the seed. Each
-// seed leaves things out and overdoes others (swarm testing), so that many seeds together meet what one mix never would.
+// What one simulation is made of: machine, tenants, layouts, faults and the mix of events, all drawn from the seed.
+// Each seed leaves things out and overdoes others (swarm testing), so that many together meet what one mix never would.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ enum class Planted : uint8_t {
   kOverlappingMemory,  // two domains are handed the same memory
   kPunchDoesNothing,   // memory taken back stays there
   kLosesPuts,          // the catalog acknowledges records it does not keep
-  kLosesDeletes,       // and deletes
+  kLosesDeletes,       // and deletes: harmless, by the contract of the catalog
   kLosesTombstones,    // and tombstones
   kForgetsRecords,     // the catalog hands out only half of what it keeps
   kLosesWrites,        // the disk acknowledges before it writes, and sometimes never does
@@ -29,8 +29,8 @@ enum class Planted : uint8_t {
 };
 inline constexpr std::array kAllPlanted = {
     Planted::kOverlappingMemory, Planted::kPunchDoesNothing, Planted::kLosesPuts,
-    Planted::kLosesDeletes,      Planted::kLosesTombstones,  Planted::kForgetsRecords,
-    Planted::kLosesWrites,       Planted::kStaleReads,       Planted::kSlowClock};
+    Planted::kLosesTombstones,   Planted::kForgetsRecords,   Planted::kLosesWrites,
+    Planted::kStaleReads,        Planted::kSlowClock,        Planted::kLosesDeletes};
 const char* PlantedName(Planted planted);
 // kNothing for a name nobody knows.
 Planted PlantedByName(const std::string& name);

@@ -46,6 +46,7 @@ bool Simulation::Run(uint64_t events, volatile uint64_t* progress) {
 }
 
 EventKind Simulation::DrawEvent() {
+  if (crash_next_) return EventKind::kCrash;
   uint64_t draw = random_.Below(weights_total_);
   for (size_t kind = 0; kind < kEventKinds; ++kind) {
     if (draw < plan_.weights[kind]) return static_cast<EventKind>(kind);
@@ -114,7 +115,9 @@ bool Simulation::Open(uint32_t index, uint32_t space) {
 Simulation::Chain Simulation::AnyChain() {
   Chain chain;
   if (random_.Chance(85)) {
-    const auto start = static_cast<uint32_t>(random_.Below(kChains) * kChainLength);
+    // Some are asked for more than others.
+    const uint64_t which = random_.Chance(60) ? random_.Below(3) : random_.Below(kChains);
+    const auto start = static_cast<uint32_t>(which * kChainLength);
     const auto skip = random_.Chance(70) ? 0u : static_cast<uint32_t>(random_.Below(kChainLength));
     const uint32_t most = std::min(plan_.chain_length_max, kChainLength - skip);
     chain = {start + skip, static_cast<uint32_t>(random_.Between(1, most))};

@@ -61,12 +61,15 @@ class Simulation : private engine::EngineObserver {
   };
   struct Waiting {
     uint32_t life = 0;
+    uint32_t space = 0;
+    Chain chain;
     GroupId group;
   };
 
   // --- what clients do (clients.cc)
   void DoReserve();
   void Reserve(uint32_t life, uint32_t space, const Chain& chain, GroupId group, uint32_t shard, uint32_t parent);
+  std::map<uint64_t, Waiting>::iterator EndReserve(std::map<uint64_t, Waiting>::iterator reserve);
   void OnReserved(uint32_t life, uint32_t space, const Chain& chain, GroupId group, uint32_t shard, bool at_once,
                   const std::vector<engine::ReservedBlock>& blocks);
   void OnGranted(const BlockRef& ref, GroupId group, uint32_t shard, const engine::ReservedBlock& block);
@@ -156,7 +159,9 @@ class Simulation : private engine::EngineObserver {
   std::map<uint64_t, Waiting> reserves_;  // not yet answered
   uint64_t loads_ = 0;                    // not yet answered
   size_t lease_to_check_ = 0;             // its bytes, at the next event
-  bool catalog_failed_ = false;           // it was told to, in this boot
+  bool crash_next_ = false;
+  bool durable_read_ = false;    // what is read now was durable on a sound disk
+  bool catalog_failed_ = false;  // it was told to, in this boot
 };
 
 }  // namespace kvartal::sim

@@ -115,6 +115,8 @@ void Simulation::OnDropped(uint32_t index, uint32_t nonces_below, const absl::St
   if (!bytes.ok() && !plan_.disk_lies() && !catalog_failed_) Wrong("a drop failed though nothing is wrong");
   model_.EndDrop(index, nonces_below, bytes.ok(), Now());
   ++counts_.drops;
+  // What a deletion promised is seen best when nothing but the promise is left.
+  crash_next_ = bytes.ok() && plan_.weights[static_cast<size_t>(EventKind::kCrash)] > 0 && random_.Chance(30);
 }
 
 // --- devices
@@ -171,6 +173,7 @@ void Simulation::DoCrash() {
                : kind == Node::CrashKind::kPowerCut ? ", power cut"
                                                     : ", no catalog");
   ++counts_.crashes;
+  crash_next_ = false;
   leases_.clear();
   unfinished_.clear();
   finished_.clear();
@@ -235,8 +238,10 @@ void Simulation::CheckSurvivor(uint32_t nonce) {
   block.used_ms = block.access_ms = Now();
   leases_.push_back({ref.life, ref.space, {TakeHold(ref, places[0], places[0].tier == TierKind::kDram, true)}});
   // Read it, too: what it says is checked when it comes.
+  durable_read_ = !plan_.disk_lies() && !plan_.power_cuts && !model_.life(ref.life).scribbles;
   if (random_.Chance(50)) Load(leases_.back(), 1);
   node_.CompleteAll();
+  durable_read_ = false;
   if (leases_.size() > leases) ReleaseLease(leases, leases_[leases].blocks.size());
 }
 

@@ -72,7 +72,7 @@ class FakeBlockFile : public device::BlockFile {
   void FailLost();
   // What is under way is forgotten: nothing more reaches the disk and no `done` runs.
   void CutPower();
-  // As kill -9 does it: no `done` runs, yet each write under way reached the disk whole, in part or not at all (seeded).
+  // As kill -9 does it: no `done` runs, yet each write under way reached the disk whole, in part or not at all.
   void Kill(uint64_t seed);
   // A cache of the disk lost power: pages of the last writes (kRecentWrites of them) hold garbage, though they were
   // acknowledged.
