@@ -84,6 +84,7 @@ inline constexpr uint32_t kErasuresMax = 128;           // blocks being zeroed a
 inline constexpr int64_t kRemovedGraceMs = 600'000;     // a removed tenant's bytes are kept so long: deleted by mistake
 inline constexpr uint32_t kDropBlocksPerTurn = 4096;    // of a tenant that is erased: nobody else waits longer
 inline constexpr uint32_t kEvictionsPerReserveMax = 4096;  // bound of one search for space
+inline constexpr uint32_t kDropAheadMax = 64;  // blocks dropped together for a Reserve that wants as many
 inline constexpr uint16_t kHoldsPerBlockMax = 0xffff;      // leases or holds of one block: a 16-bit count in its entry
 inline constexpr size_t kPromotionsPerTenantMax = 1024;    // NVMe reads under way
 inline constexpr int64_t kPinMsMax = 30LL * 24 * 3600 * 1000;  // a pin may last 30 days

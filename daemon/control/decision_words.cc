@@ -37,11 +37,6 @@ DecisionWords WordsOf(policy::Refusal reason) {
     case Refusal::kGroupLimit:
       return {"one engine group held too many leases or unfinished blocks",
               "release leases, and commit or abort reservations; see kvartalctl sessions for whose they are"};
-    case Refusal::kGone:
-      return {"a block that was to be pinned had left the cache", "store it again, then pin it"};
-    case Refusal::kTooLong:
-      return {"a pin would have outlasted what may be kept",
-              "pin for less than spec.retention.maxAgeSeconds and 30 days"};
     case Refusal::kBusy:
       return {"another process was filling the same block", "nothing: the other one's copy serves both"};
     case Refusal::kGone:

@@ -110,6 +110,7 @@ Space::Step Space::EvictDram(TenantState& tenant, uint64_t request, uint32_t wan
     }
     if (copy_below || others_block) {
       residency_.DropCopy(victim, TierKind::kDram, DropReason::kOwnSpace);
+      DropAhead(tenant, request, wanted);
       return Step::kRetry;
     }
   }
@@ -119,6 +120,16 @@ Space::Step Space::EvictDram(TenantState& tenant, uint64_t request, uint32_t wan
   const bool limit_has_room = account.charged_bytes < account.limit_bytes;
   if (limit_has_room && state_.ledger.reclaiming_bytes(TierKind::kDram) > 0) return Step::kWait;
   return Step::kStuck;
+}
+
+// Slots that are free together are taken in the order of their addresses: a chain lies in memory as it is read.
+void Space::DropAhead(TenantState& tenant, uint64_t request, uint32_t wanted) {
+  for (uint32_t dropped = 1; dropped < std::min(wanted, kDropAheadMax); ++dropped) {
+    const EntryId victim = Victim(tenant, TierKind::kDram, request);
+    if (!victim.valid()) return;
+    if (!state_.index.at(victim).resident(TierKind::kNvme) && state_.NvmeUsable(tenant)) return;
+    residency_.DropCopy(victim, TierKind::kDram, DropReason::kOwnSpace);
+  }
 }
 
 Refusal Space::DramRefusal(const TenantState& tenant, uint32_t slot_bytes) const {
