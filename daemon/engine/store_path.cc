@@ -250,7 +250,9 @@ size_t StorePath::AbortGroup(GroupId group) {
   }
   auto it = state_.fillings_by_group.find(group);
   if (it == state_.fillings_by_group.end()) return 0;
-  const std::vector<ReservationId> reservations(it->second.begin(), it->second.end());
+  // In an order that is the same in every run: which slots are free next depends on it.
+  std::vector<ReservationId> reservations(it->second.begin(), it->second.end());
+  std::sort(reservations.begin(), reservations.end());
   TenantState& tenant = state_.TenantOf(state_.index.at(state_.fillings.at(reservations.front()).entry));
   for (const ReservationId reservation : reservations) Abort(group, reservation);
   space_.GiveBackEmpty(tenant);
