@@ -1,5 +1,6 @@
 #include "daemon/engine/load_operation.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "daemon/base/check.h"
@@ -42,14 +43,21 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
   for (; next_ < entries_.size(); ++next_) {
     const EntryId id = entries_[next_];
     const Entry& entry = state.index.at(id);
+    if (entry.state != BlockState::kCommitted) {  // lost meanwhile, and maybe being stored anew
+      lost_ = std::min(lost_, next_);
+      break;
+    }
     if (entry.resident(TierKind::kDram)) {
       LeaseInPlace(next_);
       continue;
     }
-    if (!entry.resident(TierKind::kNvme)) break;  // lost meanwhile: told at the end
     auto on_read = [self, position = next_](Movement::ReadOutcome outcome) {
       --self->reading_;
-      if (outcome == Movement::ReadOutcome::kDone) self->LeaseInPlace(position);
+      if (outcome == Movement::ReadOutcome::kDone) {
+        self->LeaseInPlace(position);
+      } else {
+        self->lost_ = std::min(self->lost_, position);
+      }
       self->AnswerIfEnded();
     };
     if (entry.reading) {
@@ -91,10 +99,7 @@ void LoadOperation::AnswerIfEnded() {
   for (; position < entries_.size() && in_place_[position]; ++position) {
     result.places.push_back(path_.PlaceInDram(entries_[position]));
   }
-  if (position < entries_.size()) {
-    const Entry& next = path_.state_.index.at(entries_[position]);
-    result.read_failed = !next.resident(TierKind::kDram) && !next.resident(TierKind::kNvme);
-  }
+  result.read_failed = position == lost_;
   std::vector<Hold> own;
   own.reserve(entries_.size());
   for (const EntryId id : entries_) own.push_back({id, false});

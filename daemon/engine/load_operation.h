@@ -45,6 +45,7 @@ class LoadOperation {
   std::vector<bool> in_place_;  // by position: leased in place by this operation
   size_t next_ = 0;             // first block not yet looked at
   uint32_t reading_ = 0;        // reads it waits for
+  size_t lost_ = SIZE_MAX;      // the first block that is not there any more
   bool submitted_ = false;      // nothing more will be started
   bool answered_ = false;
   policy::Refusal reason_;  // why it brings less than was asked
