@@ -85,6 +85,7 @@ struct FakeBlockFile::State : public std::enable_shared_from_this<FakeBlockFile:
   DiskFaultRates rates;
   std::mt19937_64 fault_random{1};
   std::mt19937_64 order_random{1};
+  std::deque<std::pair<uint64_t, uint64_t>> recent;  // offset and bytes of the last writes
   Counts counts;
 
   void PostOne() {
@@ -132,12 +133,18 @@ struct FakeBlockFile::State : public std::enable_shared_from_this<FakeBlockFile:
     const bool front_only = fault == DiskFault::kShortTransfer || (write && fault == DiskFault::kTornWrite);
     const uint64_t moved = front_only ? fault_random() % (total / kSlotAlignBytes) * kSlotAlignBytes : total;
     Transfer(*io, disk->bytes.data(), moved);
+    if (write) NoteWrite(io->offset, moved);
     (write ? counts.writes : counts.reads) += 1;
     (write ? counts.bytes_written : counts.bytes_read) += moved;
     if (fault == DiskFault::kShortTransfer) return absl::UnavailableError("the fake disk was told to transfer less");
     if (fault == DiskFault::kBitFlip) FlipBit(*io, disk->bytes.data(), fault_random() % (total * 8));
     if (!write && io->on_disk_thread != nullptr) KV_RETURN_IF_ERROR(io->on_disk_thread());
     return absl::OkStatus();
+  }
+
+  void NoteWrite(uint64_t offset, uint64_t bytes) {
+    recent.emplace_back(offset, bytes);
+    if (recent.size() > kRecentWrites) recent.pop_front();
   }
 
   absl::Status CheckNow(uint64_t offset, size_t bytes) const {
@@ -230,6 +237,25 @@ void FakeBlockFile::FailLost() {
 void FakeBlockFile::CutPower() {
   state_->ios.clear();
   state_->lost.clear();
+}
+
+void FakeBlockFile::Kill(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (BlockIo& io : state_->ios) {
+    if (io.op != BlockIo::Op::kWrite || random() % 3 == 0) continue;
+    // What it comes to is told to nobody.
+    (void)state_->Perform(&io, random() % 2 == 0 ? DiskFault::kNone : DiskFault::kTornWrite);
+  }
+  CutPower();
+}
+
+void FakeBlockFile::LoseRecentWrites(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (const auto& [offset, bytes] : state_->recent) {
+    for (uint64_t at = offset; at < offset + bytes; at += kSlotAlignBytes) {
+      if (random() % 3 == 0) std::memset(state_->disk->bytes.data() + at, 0xAA, kSlotAlignBytes);
+    }
+  }
 }
 
 FakeBlockFile::Counts FakeBlockFile::counts() const { return state_->counts; }

@@ -37,6 +37,7 @@ struct DiskFaultRates {
 
 class FakeBlockFile : public device::BlockFile {
  public:
+  static constexpr size_t kRecentWrites = 32;
   struct Counts {
     uint64_t reads = 0, writes = 0, bytes_read = 0, bytes_written = 0;  // taken effect, faults included
     uint64_t faults = 0;
@@ -71,6 +72,11 @@ class FakeBlockFile : public device::BlockFile {
   void FailLost();
   // What is under way is forgotten: nothing more reaches the disk and no `done` runs.
   void CutPower();
+  // As kill -9 does it: no `done` runs, yet each write under way reached the disk whole, in part or not at all.
+  void Kill(uint64_t seed);
+  // A cache of the disk lost power: pages of the last writes (kRecentWrites of them) hold garbage, though they were
+  // acknowledged.
+  void LoseRecentWrites(uint64_t seed);
   Counts counts() const;
   // The disk itself, to look at or to corrupt.
   std::span<std::byte> bytes();

@@ -59,6 +59,7 @@ struct FakeMemory::State : public std::enable_shared_from_this<FakeMemory::State
     KV_CHECK(op.offset + op.bytes <= op.arena->data.size());
     if (counts.pending >= queue_max) return absl::ResourceExhaustedError("too many memory requests are under way");
     ++counts.pending;
+    if (op.populate) counts.populating_bytes += op.bytes;
     ops.push_back(std::move(op));
     PostOne();
     return absl::OkStatus();
@@ -73,6 +74,7 @@ struct FakeMemory::State : public std::enable_shared_from_this<FakeMemory::State
     MemoryOp op = std::move(ops.front());
     ops.pop_front();
     --counts.pending;
+    if (op.populate) counts.populating_bytes -= op.bytes;
     op.done(op.populate ? Populate(op) : Punch(op));
   }
 

@@ -19,7 +19,8 @@ class FakeMemory : public device::HostMemory {
     uint64_t populates = 0, populated_bytes = 0;  // completed with OK
     uint64_t punches = 0, punched_bytes = 0;
     uint64_t failures = 0;
-    size_t pending = 0;  // accepted, `done` not yet run
+    size_t pending = 0;             // accepted, `done` not yet run
+    uint64_t populating_bytes = 0;  // of those: what Populates ask for
   };
 
   explicit FakeMemory(Executor* executor);
