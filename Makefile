@@ -1,9 +1,9 @@
 # The verbs of this tree. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test build check bench asan tsan fuzz clean
+.PHONY: help demo test build check bench asan tsan fuzz sim sim-mutations clean
 
 help: ## list the verbs
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 demo: ## install what is missing, build, serve the real conversation trace to three tenants
 	@scripts/demo
 test: ## install what is missing, build, run every test
@@ -16,6 +16,10 @@ bench: ## every kvartal-bench figure of docs/CLAIMS.md
 	@scripts/bench
 fuzz: ## each fuzz target for FUZZ_SECONDS (default 60)
 	@scripts/check fuzz
+sim: ## the seeded simulator, seed after seed, for SECONDS (default 60)
+	@scripts/sim
+sim-mutations: ## bugs planted in the engine's source, one build each: the simulator has to find every one
+	@python3 -B tests/sim/mutations.py
 asan: ## the tests under address and undefined-behaviour sanitizers (build-asan/)
 	@scripts/test --sanitize address,undefined
 tsan: ## the tests under the thread sanitizer (build-tsan/)

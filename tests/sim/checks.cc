@@ -1,0 +1,122 @@
+// What is compared after every event, and from time to time.
+#include <algorithm>
+
+#include "tests/sim/say.h"
+#include "tests/sim/stamp.h"
+
+namespace kvartal::sim {
+namespace {
+
+constexpr uint64_t kEventsBetweenFullChecks = 64;
+
+}  // namespace
+
+void Simulation::CheckAfterEvent() {
+  if (findings_.any()) return;
+  model_.SetRecovering(!node_.recovered());
+  CheckLedger();
+  CheckLeases();
+  if (event_ % kEventsBetweenFullChecks == 0) CheckEverything();
+}
+
+// Bytes charged are bytes in use, as the tiers and the memory thread count them.
+void Simulation::CheckLedger() {
+  const engine::EngineStats stats = node_.engine().stats();
+  std::array<uint64_t, kTierCount> charged{};
+  for (const engine::TenantStats& tenant : stats.tenants) {
+    for (size_t tier = 0; tier < kTierCount; ++tier) charged[tier] += tenant.tiers[tier].charged_bytes;
+  }
+  for (const TierKind tier : kAllTiers) {
+    const size_t at = TierIndex(tier);
+    if (charged[at] != stats.charged_bytes[at]) Wrong("the charges of tenants do not add up");
+    if (stats.charged_bytes[at] + stats.reclaiming_bytes[at] > stats.capacity_bytes[at])
+      Wrong(absl::StrCat("more is charged than there is of ", TierName(tier)));
+  }
+  CheckMemory(stats);
+  if (node_.nvme() != nullptr) {
+    const uint64_t nvme_charged = stats.charged_bytes[TierIndex(TierKind::kNvme)];
+    const uint64_t nvme_used = node_.nvme()->stats().granted_bytes;
+    if (nvme_charged != nvme_used)
+      Wrong(absl::StrCat("nvme: ", nvme_charged, " bytes are charged and ", nvme_used, " in use"));
+  }
+  for (uint32_t life = 0; life < model_.life_count(); ++life) {
+    Life& known = model_.life(life);
+    if (known.id.valid()) CheckTenant(&known, stats.tenants[known.id.value()]);
+  }
+  // Loads hold what they bring.
+  const uint64_t held = stats.leased_blocks;
+  if (held < model_.held_blocks() || (loads_ == 0 && held != model_.held_blocks()))
+    Wrong(absl::StrCat("the engine counts ", held, " holds, clients have ", model_.held_blocks()));
+}
+
+// Extents that go back together are the ledger's until the last of them is punched; else the two agree to the byte.
+void Simulation::CheckMemory(const engine::EngineStats& stats) {
+  const uint64_t reclaiming = stats.reclaiming_bytes[TierIndex(TierKind::kDram)];
+  const uint64_t charged = stats.charged_bytes[TierIndex(TierKind::kDram)] + reclaiming;
+  const tier::TierStats dram = node_.dram().stats();
+  const testing::FakeMemory::Counts memory = node_.memory().counts();
+  const uint64_t used = dram.granted_bytes + dram.reclaiming_bytes + memory.populating_bytes;
+  const uint64_t lag_max = memory.pending > 0 ? reclaiming : 0;
+  if (charged < used || charged - used > lag_max)
+    Wrong(absl::StrCat("dram: ", charged, " bytes are charged and ", used, " in use"));
+}
+
+void Simulation::CheckTenant(Life* life, const engine::TenantStats& stats) {
+  for (const TierKind tier : kAllTiers) {
+    const size_t at = TierIndex(tier);
+    const uint64_t charged = stats.tiers[at].charged_bytes;
+    const uint64_t limit = life->in_policy ? life->rules.tier(tier).limit_bytes : 0;
+    // Above a limit that was lowered, it only shrinks.
+    if (charged > limit && charged > life->charged_bytes[at]) {
+      Wrong(absl::StrCat(life->rules.uid, " is charged ", charged, " bytes of ", TierName(tier), ", its limit is ",
+                         limit));
+    }
+    life->charged_bytes[at] = charged;
+  }
+  if (life->in_policy && stats.entries > life->rules.max_entries && !life->quota_lowered)
+    Wrong(absl::StrCat(life->rules.uid, " has ", stats.entries, " entries, may have ", life->rules.max_entries));
+}
+
+void Simulation::CheckLeases() {
+  for (const Lease& lease : leases_) {
+    for (const Held& held : lease.blocks) {
+      if (held.hold.in_place) CheckHeld(held, lease.space, false);
+    }
+  }
+  if (leases_.empty()) return;
+  const Lease& lease = leases_[lease_to_check_++ % leases_.size()];
+  if (!lease.blocks.empty()) CheckHeld(lease.blocks[event_ % lease.blocks.size()], lease.space, true);
+}
+
+// A lease in place: the same slot, the same bytes, until it is given back.
+void Simulation::CheckHeld(const Held& held, uint32_t space, bool every_byte) {
+  if (!held.hold.in_place) return;
+  if (GenerationAt(held.block.life, held.offset) != held.generation)
+    return Wrong(absl::StrCat(model_.NameOf(held.block), " was taken away while it is leased"));
+  if (!every_byte || model_.life(held.block.life).scribbles) return;
+  if (!IsWhole(BytesAt(held.block.life, held.offset), plan_.layouts[space], held.nonce))
+    Wrong(absl::StrCat(model_.NameOf(held.block), " changed while it is leased"));
+}
+
+void Simulation::CheckEverything() {
+  node_.engine().CheckInvariants();
+  for (const Lease& lease : leases_) {
+    for (const Held& held : lease.blocks) CheckHeld(held, lease.space, true);
+  }
+  const engine::EngineStats stats = node_.engine().stats();
+  for (uint32_t index = 0; index < model_.life_count(); ++index) {
+    const Life& life = model_.life(index);
+    if (!life.id.valid() || life.ns.empty()) continue;
+    uint64_t granted = 0;
+    uint64_t end = 0;
+    for (const tier::GrantedRange& range : node_.dram().granted(node_.engine().DomainOf(life.id))) {
+      if (range.offset < end) Wrong("granted ranges overlap");
+      end = range.offset + range.bytes;
+      granted += range.bytes;
+    }
+    if (granted > stats.tenants[life.id.value()].tiers[TierIndex(TierKind::kDram)].charged_bytes)
+      Wrong(absl::StrCat(life.name, " has memory that it is not charged for"));
+  }
+}
+
+}  // namespace kvartal::sim

@@ -1,0 +1,102 @@
+// Decorators over the fakes of the seams. The catalog's tells what passes through it; the others are there for planted
+// faults only: devices that keep their interface and break their word. Confined to the thread of the simulation.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "daemon/base/clock.h"
+#include "daemon/base/event_loop.h"
+#include "daemon/device/block_file.h"
+#include "daemon/device/host_memory.h"
+#include "daemon/tier/nvme_catalog.h"
+#include "tests/sim/plan.h"
+#include "tests/sim/random.h"
+#include "tests/support/fake_block_file.h"
+
+namespace kvartal::sim {
+
+class LyingMemory : public device::HostMemory {
+ public:
+  LyingMemory(device::HostMemory* honest, Planted planted, Executor* executor)
+      : honest_(honest), planted_(planted), executor_(executor) {}
+  absl::StatusOr<std::unique_ptr<device::Arena>> CreateArena(const char* name, uint64_t size_bytes) override;
+  bool HugePages() const override { return honest_->HugePages(); }
+
+ private:
+  device::HostMemory* const honest_;
+  const Planted planted_;
+  Executor* const executor_;
+  std::byte* first_ = nullptr;  // of the first arena made
+};
+
+class WatchedCatalog : public tier::NvmeCatalog {
+ public:
+  WatchedCatalog(tier::NvmeCatalog* honest, Planted planted, Executor* executor, std::function<void(SlotId)> on_delete)
+      : honest_(honest), planted_(planted), executor_(executor), on_delete_(std::move(on_delete)) {}
+
+  // The slot whose record was just persisted, while the callback that says so runs.
+  std::optional<SlotId> recorded() const { return recorded_; }
+
+  bool Put(const tier::CatalogRecord& record, absl::AnyInvocable<void(absl::Status)> done) override;
+  void Delete(SlotId slot) override;
+  void PutTombstone(const tier::OwnerUidHash& owner, int64_t before_wall_ms,
+                    absl::AnyInvocable<void(absl::Status)> done) override;
+  void Load(absl::AnyInvocable<void(std::vector<tier::CatalogRecord>)> batch,
+            absl::AnyInvocable<void(absl::Status)> done) override;
+  void Flush(absl::AnyInvocable<void(absl::Status)> done) override { honest_->Flush(std::move(done)); }
+  bool was_empty() const override { return honest_->was_empty(); }
+
+ private:
+  tier::NvmeCatalog* const honest_;
+  const Planted planted_;
+  Executor* const executor_;
+  const std::function<void(SlotId)> on_delete_;
+  std::optional<SlotId> recorded_;
+  uint64_t puts_ = 0;
+};
+
+class LyingFile : public device::BlockFile {
+ public:
+  LyingFile(testing::FakeBlockFile* honest, Planted planted, Executor* executor)
+      : honest_(honest), planted_(planted), executor_(executor) {}
+  uint64_t size_bytes() const override { return honest_->size_bytes(); }
+  bool direct_io() const override { return honest_->direct_io(); }
+  bool Submit(device::BlockIo io) override;
+  absl::Status ReadNow(uint64_t offset, void* data, size_t bytes) override {
+    return honest_->ReadNow(offset, data, bytes);
+  }
+  absl::Status WriteNow(uint64_t offset, const void* data, size_t bytes) override {
+    return honest_->WriteNow(offset, data, bytes);
+  }
+  absl::Status Sync() override { return honest_->Sync(); }
+  size_t Pending() const override { return honest_->Pending(); }
+
+ private:
+  testing::FakeBlockFile* const honest_;
+  const Planted planted_;
+  Executor* const executor_;
+  uint64_t writes_ = 0;
+  std::map<uint64_t, std::vector<std::byte>> before_;  // by offset: what the last write replaced
+};
+
+// What the engine takes for time.
+class SimClock : public Clock {
+ public:
+  SimClock(const ManualClock* honest, Planted planted)
+      : honest_(honest), planted_(planted), start_ns_(honest->MonotonicNs()), start_wall_ms_(honest->WallMs()) {}
+  int64_t MonotonicNs() const override { return planted_ == Planted::kSlowClock ? start_ns_ : honest_->MonotonicNs(); }
+  int64_t WallMs() const override { return planted_ == Planted::kSlowClock ? start_wall_ms_ : honest_->WallMs(); }
+
+ private:
+  const ManualClock* const honest_;
+  const Planted planted_;
+  const int64_t start_ns_;
+  const int64_t start_wall_ms_;
+};
+
+}  // namespace kvartal::sim

@@ -1,0 +1,353 @@
+#include "tests/sim/model.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/limits.h"
+
+namespace kvartal::sim {
+namespace {
+
+constexpr int64_t kPinEndMs = int64_t{kPinTicks} * kTickMs + kTickMs;  // pins end within this after their time
+
+std::vector<BlockKey> MakeKeys() {
+  std::vector<BlockKey> keys(kNumbers);
+  for (uint32_t number = 0; number < kNumbers; ++number) {
+    Random random(number + 1);
+    for (size_t word = 0; word < 4; ++word) {
+      const uint64_t value = random.Next();
+      std::memcpy(keys[number].bytes.data() + word * 8, &value, sizeof(value));
+    }
+  }
+  return keys;
+}
+
+}  // namespace
+
+const BlockKey& KeyOf(uint32_t number) {
+  static const std::vector<BlockKey> kKeys = MakeKeys();
+  return kKeys[number];
+}
+
+Model::Model(const Plan& plan, Findings* findings) : plan_(plan), findings_(*findings), versions_(1) {}
+
+uint32_t Model::AddLife(uint32_t tenant, uint32_t uid, const policy::TenantRules& rules) {
+  Life life;
+  life.name = rules.name;
+  life.tenant = tenant;
+  life.uid = uid;
+  life.rules = rules;
+  life.in_policy = true;
+  life.scribbles = plan_.tenants[tenant].scribbles;
+  life.spaces.assign(plan_.layouts.size(), std::vector<Life::Block>(kNumbers));
+  lives_.push_back(std::move(life));
+  return life_count() - 1;
+}
+
+void Model::Retire(uint32_t index) {
+  Life& life = lives_[index];
+  life.in_policy = false;
+  life.spaces.clear();
+  life.slots.clear();
+  life.dead_below = next_nonce();
+  std::erase_if(durable_, [&](const auto& item) { return versions_[item.second].block.life == index; });
+}
+
+std::string Model::NameOf(const BlockRef& ref) const {
+  return absl::StrCat(lives_[ref.life].rules.uid, "/s", ref.space, "/", ref.number);
+}
+
+int64_t Model::SlackMs() const { return boots_ > 1 ? 3 * kTickMs : kTickMs; }
+
+bool Model::TooOld(const Life& life, int64_t commit_ms, int64_t now_ms) const {
+  const auto max_age_ms = static_cast<int64_t>(life.rules.max_age_ms);
+  return max_age_ms > 0 && now_ms - commit_ms >= max_age_ms + SlackMs();
+}
+
+bool Model::Pinned(const Life::Block& block, int64_t now_ms) const {
+  return block.pinned_until_ms > 0 && now_ms < block.pinned_until_ms + kPinEndMs;
+}
+
+// --- storing
+
+uint32_t Model::Grant(const BlockRef& ref, GroupId group, uint32_t shard, uint64_t offset,
+                      const engine::ReservedBlock& reserved, int64_t now_ms) {
+  Life& life = lives_[ref.life];
+  Life::Block& block = at(ref);
+  const uint64_t bit = uint64_t{1} << shard;
+  const auto known = fillings_.find(reserved.reservation.value());
+  if (known != fillings_.end()) {
+    Filling& filling = known->second;
+    const bool same = filling.block == ref && filling.group == group && filling.offset == offset;
+    if (!same || (filling.taken & bit) != 0) findings_.Add(absl::StrCat(NameOf(ref), ": a reservation is given twice"));
+    filling.taken |= bit;
+    return filling.nonce;
+  }
+  const uint32_t nonce = next_nonce();
+  versions_.push_back({ref, Version::Fate::kFilling, 0});
+  if (block.leases > 0) findings_.Add(absl::StrCat(NameOf(ref), " is stored anew while it is leased"));
+  if (block.reservation != 0) findings_.Add(absl::StrCat(NameOf(ref), " is stored anew while it is being filled"));
+  if (life.dropping) findings_.Add(absl::StrCat(NameOf(ref), " is stored while its tenant is being erased"));
+  const bool kept = block.pinned_until_ms > now_ms && block.maybe && !plan_.disk_lies() && boots_ == 1 &&
+                    life.rules.max_age_ms == 0 && !life.quota_lowered;
+  if (kept) findings_.Add(absl::StrCat(NameOf(ref), " is gone though it is pinned"));
+  block.maybe = false;
+  block.nonce = 0;
+  block.raced_recovery = recovering_;
+  block.pinned_until_ms = 0;
+  block.reservation = reserved.reservation.value();
+  if (life.slots[offset].users > 0)
+    findings_.Add(absl::StrCat(NameOf(ref), " is given a slot that is in use, at ", offset));
+  NoteSlot(ref, offset, reserved.generation, nonce);
+  ++life.slots[offset].users;
+  const uint32_t shards = plan_.layouts[ref.space].shard_count;
+  fillings_[reserved.reservation.value()] = {ref, group, nonce, offset, (uint64_t{1} << shards) - 1, bit};
+  return nonce;
+}
+
+engine::CommitOutcome Model::Commit(GroupId group, ReservationId reservation, uint32_t shard, int64_t now_ms) {
+  using engine::CommitOutcome;
+  const auto it = fillings_.find(reservation.value());
+  if (it == fillings_.end()) return CommitOutcome::kNotFilling;
+  Filling& filling = it->second;
+  if (filling.group != group) return CommitOutcome::kNotYours;
+  const uint64_t bit = shard < kShardsMax ? uint64_t{1} << shard : 0;
+  if ((filling.taken & filling.missing & bit) == 0) return CommitOutcome::kNotFilling;
+  filling.missing &= ~bit;
+  if (filling.missing != 0) return CommitOutcome::kShardStored;
+  const uint32_t nonce = filling.nonce;
+  Life::Block& block = at(filling.block);
+  block.maybe = true;
+  block.nonce = block.last_committed = nonce;
+  block.used_ms = block.access_ms = now_ms;
+  versions_[nonce].commit_ms = now_ms;
+  if (plan_.nvme_bytes > 0) awaits_durable_[reservation.value()] = nonce;
+  EndFilling(reservation.value(), Version::Fate::kCommitted);
+  return CommitOutcome::kVisible;
+}
+
+void Model::EndFilling(uint64_t reservation, Version::Fate fate) {
+  const Filling& filling = fillings_.at(reservation);
+  versions_[filling.nonce].fate = fate;
+  ended_.insert(reservation);
+  Life::Block& block = at(filling.block);
+  block.reservation = 0;
+  const bool older = block.last_committed >= std::max(1u, lives_[filling.block.life].dead_below);
+  if (fate == Version::Fate::kAborted && block.raced_recovery) block.maybe = older;
+  --lives_[filling.block.life].slots[filling.offset].users;
+  fillings_.erase(reservation);
+}
+
+bool Model::Abort(GroupId group, ReservationId reservation) {
+  const auto it = fillings_.find(reservation.value());
+  if (it == fillings_.end() || it->second.group != group) return false;
+  EndFilling(reservation.value(), Version::Fate::kAborted);
+  return true;
+}
+
+size_t Model::AbortGroup(GroupId group) {
+  std::vector<uint64_t> ended;
+  for (const auto& [reservation, filling] : fillings_) {
+    if (filling.group == group) ended.push_back(reservation);
+  }
+  for (const uint64_t reservation : ended) EndFilling(reservation, Version::Fate::kAborted);
+  return ended.size();
+}
+
+// --- serving
+
+void Model::Found(const BlockRef& ref, bool in_place, int64_t now_ms) {
+  const Life& life = lives_[ref.life];
+  const Life::Block& block = at(ref);
+  const auto wrong = [&](const char* what) { findings_.Add(absl::StrCat(NameOf(ref), what)); };
+  if (life.dropping) return wrong(" is served while its tenant is being erased");
+  if (!life.in_policy) return wrong(" is served though its tenant is gone");
+  if (!block.maybe) {
+    return wrong(block.reservation != 0 ? " is served before its commit" : " is served though it is not there");
+  }
+  const uint32_t newest = block.nonce != 0 ? block.nonce : block.last_committed;
+  if (TooOld(life, versions_[newest].commit_ms, now_ms)) return wrong(" is served though it is older than maxAge");
+  const auto dram_ttl = static_cast<int64_t>(life.rules.ttl_ms[TierIndex(TierKind::kDram)]);
+  const auto nvme_ttl = static_cast<int64_t>(life.rules.ttl_ms[TierIndex(TierKind::kNvme)]);
+  const int64_t ttl_ms = in_place ? dram_ttl : dram_ttl == 0 || nvme_ttl == 0 ? 0 : std::max(dram_ttl, nvme_ttl);
+  // What is held is in use all the time.
+  const bool in_use = block.leases + block.holds + block.uses > 0;
+  if (ttl_ms > 0 && !in_use && !Pinned(block, now_ms) && now_ms - block.access_ms >= ttl_ms + SlackMs()) {
+    return wrong(" is served though it was idle for longer than its TTL");
+  }
+}
+
+void Model::NotFound(const BlockRef& ref, int64_t now_ms) {
+  const Life& life = lives_[ref.life];
+  const Life::Block& block = at(ref);
+  if (life.dropping || !life.in_policy || !block.maybe) return;
+  const bool held = block.leases > 0 || (block.holds > 0 && !plan_.disk_lies() && boots_ == 1);
+  if (!held || life.rules.max_age_ms > 0) return;
+  for (const TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
+    const auto ttl_ms = static_cast<int64_t>(life.rules.ttl_ms[TierIndex(tier)]);
+    if (ttl_ms > 0 && now_ms - block.used_ms + kTickMs >= ttl_ms) return;
+  }
+  findings_.Add(absl::StrCat(NameOf(ref), " is not found though it is ", block.leases > 0 ? "leased" : "held",
+                             ", used ", now_ms - block.used_ms, " ms ago"));
+}
+
+void Model::Read(const BlockRef& ref, uint32_t nonce) {
+  const Life& life = lives_[ref.life];
+  if (life.scribbles) return;
+  const auto wrong = [&](const std::string& what) { findings_.Add(absl::StrCat(NameOf(ref), what)); };
+  if (nonce == 0 || nonce >= next_nonce()) return wrong(" has bytes that nobody wrote");
+  const Version& version = versions_[nonce];
+  if (!(version.block == ref)) return wrong(absl::StrCat(" has the bytes of ", NameOf(version.block)));
+  if (version.fate != Version::Fate::kCommitted) return wrong(" has bytes that were never committed");
+  if (nonce < life.dead_below) return wrong(" is served after its deletion was reported");
+  Life::Block& block = at(ref);
+  if (block.nonce != 0 && block.nonce != nonce && !block.raced_recovery)
+    return wrong(" has the bytes of an earlier commit");
+  block.nonce = nonce;
+}
+
+void Model::NoteSlot(const BlockRef& ref, uint64_t offset, uint32_t generation, uint32_t nonce) {
+  Life& life = lives_[ref.life];
+  if (life.scribbles) return;
+  Life::Slot& slot = life.slots[offset];
+  if (slot.nonce != 0 && slot.nonce != nonce && slot.generation == generation) {
+    findings_.Add(absl::StrCat(NameOf(ref),
+                               " has a slot that was another block's, and its generation is the same: ", generation));
+  }
+  slot.generation = generation;
+  slot.nonce = nonce;
+}
+
+void Model::AddHold(const BlockRef& ref, bool in_place, uint64_t offset) {
+  Life::Block& block = at(ref);
+  ++held_blocks_;
+  if (in_place) {
+    ++block.leases;
+    ++lives_[ref.life].slots[offset].users;
+  } else {
+    ++block.holds;
+  }
+}
+
+void Model::EndHold(const BlockRef& ref, bool in_place, uint64_t offset, int64_t now_ms) {
+  Life::Block& block = at(ref);
+  --held_blocks_;
+  block.access_ms = now_ms;
+  if (in_place) {
+    --block.leases;
+    --lives_[ref.life].slots[offset].users;
+  } else {
+    --block.holds;
+  }
+}
+
+void Model::EndUse(const BlockRef& ref, int64_t now_ms) {
+  if (lives_[ref.life].spaces.empty()) return;
+  --at(ref).uses;
+  at(ref).access_ms = now_ms;
+}
+
+void Model::Pin(const BlockRef& ref, int64_t until_ms, int64_t now_ms) {
+  Life& life = lives_[ref.life];
+  Life::Block& block = at(ref);
+  block.pinned_until_ms = std::max(block.pinned_until_ms, until_ms);
+  if (std::find(life.pins.begin(), life.pins.end(), ref) == life.pins.end()) life.pins.push_back(ref);
+  std::erase_if(life.pins, [&](const BlockRef& pin) { return at(pin).pinned_until_ms <= now_ms; });
+  uint64_t pinned_bytes = 0;
+  for (const BlockRef& pin : life.pins) pinned_bytes += plan_.layouts[pin.space].SlotBytes();
+  const uint64_t guarantee_bytes =
+      life.rules.tier(TierKind::kDram).guarantee_bytes + life.rules.tier(TierKind::kNvme).guarantee_bytes;
+  if (pinned_bytes > guarantee_bytes && !life.quota_lowered)
+    findings_.Add(absl::StrCat(life.name, " has pinned more than its guarantee"));
+}
+
+// --- deleting
+
+void Model::StartDrop(uint32_t index) {
+  Life& life = lives_[index];
+  life.dropping = true;
+  for (auto& space : life.spaces) {
+    for (Life::Block& block : space) {
+      block.maybe = false;
+      block.pinned_until_ms = 0;
+    }
+  }
+  life.pins.clear();
+  std::erase_if(durable_, [&](const auto& item) { return versions_[item.second].block.life == index; });
+  std::erase_if(awaits_durable_, [&](const auto& item) { return versions_[item.second].block.life == index; });
+}
+
+void Model::EndDrop(uint32_t index, uint32_t nonces_below, bool reported, int64_t now_ms) {
+  Life& life = lives_[index];
+  life.dropping = false;
+  life.dropped_ms = now_ms;
+  if (reported) life.dead_below = nonces_below;
+}
+
+// --- what survives
+
+void Model::Durable(ReservationId reservation, SlotId slot) {
+  const auto it = awaits_durable_.find(reservation.value());
+  if (it == awaits_durable_.end()) return;
+  durable_[slot] = it->second;
+  awaits_durable_.erase(it);
+}
+
+void Model::Forgotten(SlotId slot) {
+  durable_.erase(slot);
+  durable_synced_.erase(slot);
+}
+
+void Model::Crash(bool power_cut, bool loses_catalog) {
+  if (power_cut) {
+    std::erase_if(durable_, [this](const auto& item) {
+      const auto synced = durable_synced_.find(item.first);
+      return synced == durable_synced_.end() || synced->second != item.second;
+    });
+  }
+  // The headers of the disk say what was there once, not what is there still.
+  if (loses_catalog) durable_.clear();
+  durable_synced_.clear();
+  awaits_durable_.clear();
+  for (const auto& [reservation, filling] : fillings_) versions_[filling.nonce].fate = Version::Fate::kAborted;
+  fillings_.clear();
+  ended_.clear();
+  held_blocks_ = 0;
+  for (Life& life : lives_) {
+    life.dropping = false;
+    life.slots.clear();
+    life.pins.clear();
+    life.charged_bytes = {};
+    life.ns.clear();
+    life.last_request = 0;
+    life.id = TenantId::None();
+    // Tombstones were in it.
+    if (loses_catalog) life.dead_below = 0;
+    for (auto& space : life.spaces) {
+      for (Life::Block& block : space) {
+        block.nonce = block.leases = block.holds = block.uses = 0;
+        block.reservation = 0;
+        block.pinned_until_ms = 0;
+        block.raced_recovery = false;
+        block.maybe = plan_.nvme_bytes > 0 && block.last_committed >= std::max(1u, life.dead_below);
+      }
+    }
+  }
+}
+
+bool Model::MustHaveSurvived(uint32_t nonce, int64_t now_ms) {
+  const Version& version = versions_[nonce];
+  const Life& life = lives_[version.block.life];
+  const policy::TenantRules& rules = life.rules;
+  // Records that ought to be gone take room from others.
+  if (plan_.planted == Planted::kLosesDeletes) return false;
+  if (!life.in_policy || life.quota_lowered || rules.max_entries != policy::kNoLimit) return false;
+  // What was committed in the tick of a drop is taken for older than it.
+  if (version.commit_ms <= life.dropped_ms + 2 * kTickMs) return false;
+  const auto idle_ms = static_cast<uint64_t>(now_ms - version.commit_ms) + 3 * kTickMs;
+  const uint64_t ttl_ms = rules.ttl_ms[TierIndex(TierKind::kNvme)];
+  return (ttl_ms == 0 || idle_ms < ttl_ms) && (rules.max_age_ms == 0 || idle_ms < rules.max_age_ms);
+}
+
+}  // namespace kvartal::sim

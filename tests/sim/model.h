@@ -1,0 +1,178 @@
+// What must be true, kept beside the engine and without its help: who wrote which bytes, what became of them, who holds
+// what, what was promised. Confined to the thread of the simulation.
+// Invariant: a nonce stands for the bytes of one reservation and is never used twice; bytes say their nonce themselves.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "daemon/block/block_key.h"
+#include "daemon/engine/cache_engine.h"
+#include "daemon/policy/policy_table.h"
+#include "tests/sim/plan.h"
+
+namespace kvartal::sim {
+
+// Keys of a namespace: chains that come back, and a region that a scanner walks through.
+inline constexpr uint32_t kChains = 12;
+inline constexpr uint32_t kChainLength = 64;
+inline constexpr uint32_t kScanStart = kChains * kChainLength;
+inline constexpr uint32_t kNumbers = kScanStart + 1536;
+
+// The same for every tenant and namespace: what keeps them apart must be the engine.
+const BlockKey& KeyOf(uint32_t number);
+
+// The first thing that was not as it must be.
+struct Findings {
+  std::string first;
+  void Add(std::string what) {
+    if (first.empty()) first = std::move(what);
+  }
+  bool any() const { return !first.empty(); }
+};
+
+struct BlockRef {
+  uint32_t life = 0;
+  uint32_t space = 0;
+  uint32_t number = 0;
+  friend bool operator==(const BlockRef&, const BlockRef&) = default;
+};
+
+// One policy object of one tenant, from its appearance until another object of the same name replaces it.
+struct Life {
+  struct Block {
+    uint32_t nonce = 0;           // of the bytes it has in this boot; 0: not seen yet
+    uint32_t last_committed = 0;  // the newest nonce that was ever visible
+    bool maybe = false;           // it may be found: committed, and neither stored anew nor deleted since
+    uint64_t reservation = 0;     // by which it is being filled
+    bool raced_recovery = false;  // stored anew while records were still coming in: an older one may win
+    int64_t used_ms = 0;          // when it was last used for sure
+    int64_t access_ms = 0;        // and when at the latest
+    int64_t pinned_until_ms = 0;
+    uint32_t leases = 0;  // in place
+    uint32_t holds = 0;
+    uint32_t uses = 0;  // loads and reserves under way, each of which may touch it at any time
+  };
+  struct Slot {
+    uint32_t generation = 0;
+    uint32_t nonce = 0;
+    uint32_t users = 0;  // leases in place, and the group that fills it
+  };
+
+  std::string name;
+  uint32_t tenant = 0;  // of the plan
+  uint32_t uid = 0;
+  policy::TenantRules rules;
+  bool in_policy = false;
+  bool scribbles = false;
+  bool dropping = false;
+  bool quota_lowered = false;  // in this boot
+  uint32_t dead_below = 0;     // nonces below were erased, and that was reported
+  int64_t dropped_ms = 0;
+  std::vector<GroupId> groups;
+  std::vector<std::vector<Block>> spaces;
+  absl::flat_hash_map<uint64_t, Slot> slots;  // by offset of the block in the arena
+  std::vector<BlockRef> pins;
+  std::array<uint64_t, kTierCount> charged_bytes{};  // after the last event
+  // Of this boot.
+  TenantId id;
+  std::vector<NamespaceId> ns;
+  uint64_t last_request = 0;
+};
+
+struct Version {
+  enum class Fate : uint8_t { kFilling, kCommitted, kAborted };
+  BlockRef block;
+  Fate fate = Fate::kFilling;
+  int64_t commit_ms = 0;
+};
+
+struct Filling {
+  BlockRef block;
+  GroupId group;
+  uint32_t nonce = 0;
+  uint64_t offset = 0;  // of the block
+  uint64_t missing = 0, taken = 0;
+};
+
+class Model {
+ public:
+  Model(const Plan& plan, Findings* findings);
+
+  uint32_t AddLife(uint32_t tenant, uint32_t uid, const policy::TenantRules& rules);
+  // Nothing of it can come back, whoever has its name now.
+  void Retire(uint32_t life);
+  Life& life(uint32_t index) { return lives_[index]; }
+  uint32_t life_count() const { return static_cast<uint32_t>(lives_.size()); }
+  Life::Block& at(const BlockRef& ref) { return lives_[ref.life].spaces[ref.space][ref.number]; }
+  std::string NameOf(const BlockRef& ref) const;
+  const Version& version(uint32_t nonce) const { return versions_[nonce]; }
+  uint32_t next_nonce() const { return static_cast<uint32_t>(versions_.size()); }
+  const absl::flat_hash_map<uint64_t, Filling>& fillings() const { return fillings_; }
+
+  // --- storing
+  // The nonce of the bytes to write.
+  uint32_t Grant(const BlockRef& ref, GroupId group, uint32_t shard, uint64_t offset,
+                 const engine::ReservedBlock& block, int64_t now_ms);
+  engine::CommitOutcome Commit(GroupId group, ReservationId reservation, uint32_t shard, int64_t now_ms);
+  bool Abort(GroupId group, ReservationId reservation);
+  size_t AbortGroup(GroupId group);
+
+  // --- serving
+  // It was found. `in_place`: in DRAM, else in any tier.
+  void Found(const BlockRef& ref, bool in_place, int64_t now_ms);
+  // It was not found. Somebody may have a right to it.
+  void NotFound(const BlockRef& ref, int64_t now_ms);
+  // Its bytes say `nonce`.
+  void Read(const BlockRef& ref, uint32_t nonce);
+  void NoteSlot(const BlockRef& ref, uint64_t offset, uint32_t generation, uint32_t nonce);
+  void AddHold(const BlockRef& ref, bool in_place, uint64_t offset);
+  void EndHold(const BlockRef& ref, bool in_place, uint64_t offset, int64_t now_ms);
+  void StartUse(const BlockRef& ref) { ++at(ref).uses; }
+  void EndUse(const BlockRef& ref, int64_t now_ms);
+  void Pin(const BlockRef& ref, int64_t until_ms, int64_t now_ms);
+  uint64_t held_blocks() const { return held_blocks_; }
+
+  // --- deleting
+  void StartDrop(uint32_t life);
+  void EndDrop(uint32_t life, uint32_t nonces_below, bool reported, int64_t now_ms);
+
+  // --- what survives
+  void Durable(ReservationId reservation, SlotId slot);
+  void Forgotten(SlotId slot);
+  void Synced() { durable_synced_ = durable_; }
+  void Crash(bool power_cut, bool loses_catalog);
+  const std::map<SlotId, uint32_t>& durable() const { return durable_; }
+  // It was promised to be there after the crash, whatever the engine did since.
+  bool MustHaveSurvived(uint32_t nonce, int64_t now_ms);
+  void NewBoot() { ++boots_; }
+  void SetRecovering(bool recovering) { recovering_ = recovering; }
+  // It was committed or aborted already.
+  bool HasEnded(ReservationId reservation) const { return ended_.contains(reservation.value()); }
+  uint64_t boots() const { return boots_; }
+
+ private:
+  // Ticks of the engine, and of a restart in between.
+  int64_t SlackMs() const;
+  bool TooOld(const Life& life, int64_t commit_ms, int64_t now_ms) const;
+  bool Pinned(const Life::Block& block, int64_t now_ms) const;
+  void EndFilling(uint64_t reservation, Version::Fate fate);
+
+  const Plan& plan_;
+  Findings& findings_;
+  std::vector<Life> lives_;
+  std::vector<Version> versions_;
+  absl::flat_hash_map<uint64_t, Filling> fillings_;  // by reservation
+  std::map<uint64_t, uint32_t> awaits_durable_;      // reservation -> nonce
+  std::map<SlotId, uint32_t> durable_, durable_synced_;
+  absl::flat_hash_set<uint64_t> ended_;  // reservations of this boot
+  uint64_t held_blocks_ = 0;
+  uint64_t boots_ = 0;
+  bool recovering_ = false;
+};
+
+}  // namespace kvartal::sim

@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Bugs planted in the source of the engine, one at a time: the simulator has to find every one.
+
+usage: mutations.py [NAME ...]     all of them, or those whose names begin so
+Builds in build-mutations/, a copy of the tree. Prints a line a bug: how many events it took. Exits 1 when one was not
+found, or when the source it changes is no longer there.
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TREE = os.path.join(ROOT, 'build-mutations')
+BUILD = os.path.join(TREE, 'build')  # laid out as the original, so that a compiler cache knows most of it
+EVENTS_PER_SEED = 5000
+SEEDS = 60
+
+ENGINE, TIER, POLICY, INDEX = 'daemon/engine/', 'daemon/tier/', 'daemon/policy/', 'daemon/index/'
+
+# name: [(file, from, to), ...]. Each `from` is in its file exactly once.
+MUTATIONS = {
+    'refunds-twice': [
+        (ENGINE + 'space.cc',
+         '  state_.ledger.Refund(tenant.id, TierKind::kDram, *bytes, /*still_reclaiming=*/true);\n',
+         '  state_.ledger.Refund(tenant.id, TierKind::kDram, *bytes, /*still_reclaiming=*/true);\n'
+         '  if (state_.ledger.account(tenant.id, TierKind::kDram).charged_bytes >= *bytes)\n'
+         '    state_.ledger.Refund(tenant.id, TierKind::kDram, *bytes);\n')],
+    'forgets-a-refund': [
+        (ENGINE + 'movement.cc',
+         'state_.devices.nvme->Give(tenant.domain(), slot);\n    state_.ledger.Refund(tenant.id, TierKind::kNvme, '
+         'state_.devices.nvme->Shrink(tenant.domain(), 0, [] {}));\n  }\n  // The space',
+         'state_.devices.nvme->Give(tenant.domain(), slot);\n'
+         '    (void)state_.devices.nvme->Shrink(tenant.domain(), 0, [] {});\n  }\n  // The space')],
+    'frees-what-is-not-punched': [
+        (ENGINE + 'space.cc', '*bytes, /*still_reclaiming=*/true);', '*bytes, /*still_reclaiming=*/false);')],
+    'evicts-a-leased-block': [
+        (ENGINE + 'residency.cc',
+         'entry.copy(tier).children == 0 &&\n         entry.lease_count == 0 && !entry.pinned;',
+         'entry.copy(tier).children == 0 &&\n         !entry.pinned;'),
+        (ENGINE + 'residency.cc', 'return entry.lease_count == 0 && !entry.pinned && !entry.writing',
+         'return !entry.pinned && !entry.writing'),
+        (ENGINE + 'residency.cc', '  if (entry.lease_count == 0) LeaveOrders(id);\n', ''),
+        (ENGINE + 'residency.cc', 'if (--entry.lease_count == 0) JoinOrders(id);', '--entry.lease_count;'),
+        (ENGINE + 'residency.cc', '  KV_CHECK(tier != TierKind::kDram || entry.lease_count == 0);\n', '')],
+    'takes-the-last-copy-of-a-held-block': [
+        (ENGINE + 'residency.cc', 'if (entry.hold_count == 0) return true;',
+         'if (Movable(id)) return true;')],
+    'serves-a-block-being-filled': [
+        (ENGINE + 'engine_state.cc', 'if (entry.state != BlockState::kCommitted || tenant(', 'if (tenant(')],
+    'serves-with-a-shard-missing': [
+        (ENGINE + 'store_path.cc', '  if (filling.shards_missing != 0) return CommitOutcome::kShardStored;\n', '')],
+    'shows-an-aborted-block': [
+        (ENGINE + 'store_path.cc', '  EndFilling(reservation);\n  residency_.Abandon(id);',
+         '  EndFilling(reservation);\n  residency_.Commit(id);')],
+    'takes-the-commit-of-another-group': [
+        (ENGINE + 'store_path.cc', '  if (filling.group != group) return CommitOutcome::kNotYours;\n', '')],
+    'answers-a-group-that-ended': [
+        (ENGINE + 'store_path.cc', 'return waiter->group() == group;', 'return waiter->group() == group && false;')],
+    'skips-the-limit': [
+        (POLICY + 'quota_ledger.cc',
+         '  if (bytes > Room(account.limit_bytes, account.charged_bytes)) return {Charge(), Refusal::kTenantLimit};\n',
+         ''),
+        (ENGINE + 'space.cc', 'return std::min(by_limit, capacity - std::min(capacity, used));',
+         'return by_limit * 0 + capacity - std::min(capacity, used);')],
+    'recovers-past-the-limit': [
+        (ENGINE + 'recovery.cc', 'if (!state_.ledger.Adopt(tenant->id, TierKind::kNvme, slot_charge)) return false;',
+         '(void)state_.ledger.Adopt(tenant->id, TierKind::kNvme, slot_charge);')],
+    'pins-past-the-guarantee': [
+        (ENGINE + 'load_path.cc',
+         '  if (tenant.pinned_bytes + more_bytes > guarantee_bytes) return Refusal::kTenantLimit;\n',
+         '  (void)guarantee_bytes;\n')],
+    'serves-what-expired': [
+        (ENGINE + 'engine_state.cc', ' || Expired(entry, candidate, now_tick)) continue;', ') continue;')],
+    'forgets-max-age': [
+        (ENGINE + 'engine_state.cc', '  if (OverAge(entry, now_tick)) return true;\n', '')],
+    'forgets-the-tombstone': [
+        (ENGINE + 'removal.cc', 'if (state_.devices.catalog == nullptr) return Continue(tenant);',
+         'if (state_.devices.catalog != nullptr || true) return Continue(tenant);')],
+    'serves-while-it-erases': [
+        (ENGINE + 'engine_state.cc', ' || tenant(ns(entry.ns).tenant).dropping) return false;', ') return false;')],
+    'mixes-up-tenants': [
+        (ENGINE + 'engine_state.cc', 'const auto key = std::make_pair(tenant_id.value(), digest);',
+         'const auto key = std::make_pair(uint32_t{0}, digest);')],
+    'reuses-a-slot-without-a-new-generation': [
+        (TIER + 'dram_tier.cc', 'generations()[slot.value()].fetch_add(1,',
+         'generations()[slot.value()].fetch_add(0,')],
+    'skips-the-checksum': [
+        (TIER + 'nvme_transfer.cc', 'if (checksum != found->payload_xxh3) {', 'if (checksum == 0) {')],
+    'skips-the-identity': [
+        (TIER + 'nvme_transfer.cc', '  if (differs != nullptr)\n', '  if (differs != nullptr && false)\n'),
+        (TIER + 'nvme_transfer.cc', 'if (header.generation != 0 && found', 'if (header.generation == 1 && found')],
+    'durable-before-its-record': [
+        (ENGINE + 'movement.cc', '  state_.recording[record.slot] = record.header.generation;\n',
+         '  state_.recording[record.slot] = record.header.generation;\n  MarkDurable(record);\n')],
+    'forgets-a-child': [
+        (INDEX + 'prefix_index.cc', '  KV_CHECK(parent.children > 0);\n  --parent.children;\n}', '  (void)parent;\n}')],
+    'loads-a-block-being-filled': [
+        (ENGINE + 'load_operation.cc', 'if (entry.state != BlockState::kCommitted) {',
+         'if (!entry.resident(TierKind::kDram) && !entry.resident(TierKind::kNvme)) {')],
+    'keeps-quiet-about-a-lost-block': [
+        (ENGINE + 'load_operation.cc', 'result.read_failed = position == lost_;', 'result.read_failed = false;')],
+}
+
+
+def run(argv, **kwargs):
+    return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **kwargs)
+
+
+def copy_tree():
+    """Only what changed, so that what was built stays built."""
+    listed = run(['git', 'ls-files', '-co', '--exclude-standard'], cwd=ROOT).stdout.split()
+    for name in listed:
+        source, target = os.path.join(ROOT, name), os.path.join(TREE, name)
+        if not os.path.isfile(source) or name.startswith('docs/'):
+            continue
+        with open(source, 'rb') as file:
+            content = file.read()
+        if os.path.exists(target):
+            with open(target, 'rb') as file:
+                if file.read() == content:
+                    continue
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with open(target, 'wb') as file:
+            file.write(content)
+        shutil.copymode(source, target)
+
+
+def build():
+    environment = dict(os.environ, CCACHE_BASEDIR=TREE, CCACHE_NOHASHDIR='true')
+    if not os.path.exists(os.path.join(BUILD, 'CMakeCache.txt')):
+        made = run(['cmake', '-S', TREE, '-B', BUILD, '-G', 'Ninja', '-DCMAKE_BUILD_TYPE=Release'],
+                   env=environment)
+        if made.returncode != 0:
+            sys.exit(made.stdout)
+    return run(['cmake', '--build', BUILD, '--target', 'sim_test'], env=environment)
+
+
+def events_until_found():
+    """None when nothing was found. The finding, too."""
+    environment = dict(os.environ, KVARTAL_BUGS_FATAL='1')
+    for seed in range(1, SEEDS + 1):
+        ran = run([os.path.join(BUILD, 'tests', 'sim_test'), f'--seed={seed}', f'--events={EVENTS_PER_SEED}'],
+                  env=environment)
+        if ran.returncode == 0:
+            continue
+        at = re.search(r'^seed \d+, event (\d+): (.*)$', ran.stdout, re.M)
+        check = re.search(r'check failed at .*', ran.stdout)
+        said = check.group(0) if check else at.group(2) if at else f'status {ran.returncode}'
+        return (seed - 1) * EVENTS_PER_SEED + (int(at.group(1)) if at else 0), said
+    return None, ''
+
+
+def mutate(name):
+    """Returns what to print, and whether the bug was found."""
+    originals = {}
+    try:
+        for path, before, after in MUTATIONS[name]:
+            full = os.path.join(TREE, path)
+            with open(full, encoding='utf-8') as file:
+                text = file.read()
+            originals.setdefault(full, text)
+            if text.count(before) != 1:
+                return f'{path} has "{before.strip()[:60]}" {text.count(before)} times: adapt the list', False
+            with open(full, 'w', encoding='utf-8') as file:
+                file.write(text.replace(before, after))
+        made = build()
+        if made.returncode != 0:
+            return 'does not compile:\n' + '\n'.join(made.stdout.splitlines()[-15:]), False
+        events, said = events_until_found()
+        if events is None:
+            return f'NOT FOUND in {SEEDS * EVENTS_PER_SEED} events', False
+        return f'found after {events} events: {said}', True
+    finally:
+        for full, text in originals.items():
+            with open(full, 'w', encoding='utf-8') as file:
+                file.write(text)
+
+
+def main():
+    wanted = [name for name in MUTATIONS if len(sys.argv) == 1 or any(name.startswith(a) for a in sys.argv[1:])]
+    if not wanted:
+        sys.exit('no such bug; there are: ' + ' '.join(MUTATIONS))
+    copy_tree()
+    made = build()
+    if made.returncode != 0:
+        sys.exit(made.stdout)
+    events, said = events_until_found()
+    if events is not None:
+        sys.exit(f'without any planted bug, after {events} events: {said}')
+    missed = 0
+    for name in wanted:
+        said, found = mutate(name)
+        missed += not found
+        print(f'{name:40s} {said}', flush=True)
+    print(f'{len(wanted) - missed} of {len(wanted)} planted bugs found')
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == '__main__':
+    main()

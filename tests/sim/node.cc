@@ -1,0 +1,117 @@
+#include "tests/sim/node.h"
+
+#include <utility>
+
+#include "daemon/base/check.h"
+
+namespace kvartal::sim {
+
+Node::Node(const Plan& plan, engine::EngineObserver* observer, std::function<void(SlotId)> on_catalog_delete)
+    : plan_(plan),
+      observer_(observer),
+      on_catalog_delete_(std::move(on_catalog_delete)),
+      engine_clock_(&clock_, plan.planted) {
+  if (plan.nvme_bytes == 0) return;
+  disk_ = testing::MakeFakeDisk(plan.nvme_bytes);
+  catalog_disk_ = std::make_shared<testing::CatalogDisk>();
+}
+
+Node::~Node() {
+  if (file_ != nullptr) file_->CutPower();
+  Shutdown();
+}
+
+void Node::Boot(std::vector<policy::TenantRules> rules) {
+  ++boots_;
+  memory_queue_ = std::make_unique<testing::ManualExecutor>();
+  disk_queue_ = std::make_unique<testing::ManualExecutor>();
+  catalog_queue_ = std::make_unique<testing::ManualExecutor>();
+  memory_ = std::make_unique<testing::FakeMemory>(memory_queue_.get());
+  memory_->SetQueueMax(plan_.memory_queue_max);
+  lying_memory_ = std::make_unique<LyingMemory>(memory_.get(), plan_.planted, memory_queue_.get());
+  dram_ = std::make_unique<tier::DramTier>(lying_memory_.get(), plan_.dram_bytes);
+  capacity_.bytes[TierIndex(TierKind::kDram)] = plan_.dram_bytes;
+  engine::EngineDevices devices{.clock = &engine_clock_, .dram = dram_.get()};
+  if (disk_ != nullptr) {
+    BootNvme();
+    devices.nvme = nvme_.get();
+    devices.catalog = watched_catalog_.get();
+  }
+  engine_ = std::make_unique<engine::CacheEngine>(engine::EngineOptions{}, devices,
+                                                  policy::PolicyTable::FromRules(std::move(rules), capacity_));
+  engine_->SetObserver(observer_);
+  recovered_ = false;
+  engine_->Recover([this](const absl::Status&) { recovered_ = true; });
+}
+
+void Node::BootNvme() {
+  auto file = testing::FakeBlockFile::Open(disk_, disk_queue_.get());
+  KV_CHECK(file.ok());
+  file_ = *std::move(file);
+  file_->SetQueueMax(plan_.disk_queue_max);
+  file_->SetFaultRates(plan_.disk_faults, plan_.seed + boots_);
+  file_->SetReorder(plan_.reorder, plan_.seed + boots_);
+  lying_file_ = std::make_unique<LyingFile>(file_.get(), plan_.planted, disk_queue_.get());
+  auto nvme = tier::NvmeTier::Open(lying_file_.get(), &engine_clock_);
+  KV_CHECK(nvme.ok());
+  nvme_ = *std::move(nvme);
+  capacity_.bytes[TierIndex(TierKind::kNvme)] = nvme_->stats().capacity_bytes;
+  catalog_ = std::make_unique<testing::FakeCatalog>(catalog_queue_.get(), catalog_disk_);
+  catalog_->SetQueueMax(plan_.catalog_queue_max);
+  watched_catalog_ =
+      std::make_unique<WatchedCatalog>(catalog_.get(), plan_.planted, catalog_queue_.get(), on_catalog_delete_);
+}
+
+void Node::Crash(CrashKind kind, Random* random) {
+  if (file_ != nullptr) {
+    file_->Kill(random->Next());
+    if (kind == CrashKind::kPowerCut) file_->LoseRecentWrites(random->Next());
+  }
+  Shutdown();
+  if (kind == CrashKind::kPowerCut) catalog_disk_->records = synced_records_;
+  if (kind == CrashKind::kLosesCatalog) catalog_disk_ = std::make_shared<testing::CatalogDisk>();
+}
+
+void Node::Shutdown() {
+  engine_.reset();
+  nvme_.reset();
+  watched_catalog_.reset();
+  catalog_.reset();
+  lying_file_.reset();
+  file_.reset();
+  dram_.reset();
+  lying_memory_.reset();
+  memory_.reset();
+  memory_queue_.reset();
+  disk_queue_.reset();
+  catalog_queue_.reset();
+}
+
+void Node::ApplyPolicy(std::vector<policy::TenantRules> rules) {
+  engine_->ApplyPolicy(policy::PolicyTable::FromRules(std::move(rules), capacity_));
+}
+
+void Node::CompleteSome(Random* random) {
+  if (random->Chance(plan_.memory_speed)) memory_queue_->RunOne();
+  if (random->Chance(plan_.disk_speed)) disk_queue_->RunOne();
+  if (random->Chance(plan_.catalog_speed)) catalog_queue_->RunOne();
+}
+
+void Node::CompleteOne(Random* random) {
+  testing::ManualExecutor* const queues[] = {memory_queue_.get(), disk_queue_.get(), catalog_queue_.get()};
+  const uint64_t first = random->Below(3);
+  for (uint64_t i = 0; i < 3; ++i) {
+    if (queues[(first + i) % 3]->RunOne()) return;
+  }
+}
+
+void Node::CompleteAll() {
+  size_t ran;
+  do {
+    ran = memory_queue_->RunAll() + disk_queue_->RunAll() + catalog_queue_->RunAll();
+  } while (ran > 0);
+}
+
+void Node::SyncCatalog() { synced_records_ = catalog_disk_->records; }
+
+}  // namespace kvartal::sim

@@ -1,0 +1,87 @@
+// The machine of a simulation: the real engine and the real tiers over fake devices, each with a queue of its own that
+// the simulation lets through one completion at a time. Confined to the thread of the simulation.
+// Invariant: what outlives a crash is the disk, the catalog's folder and the wall clock, nothing else.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "daemon/engine/cache_engine.h"
+#include "daemon/tier/dram_tier.h"
+#include "daemon/tier/nvme_tier.h"
+#include "tests/sim/lying_devices.h"
+#include "tests/sim/plan.h"
+#include "tests/sim/random.h"
+#include "tests/support/fake_block_file.h"
+#include "tests/support/fake_catalog.h"
+#include "tests/support/fake_memory.h"
+#include "tests/support/manual_executor.h"
+
+namespace kvartal::sim {
+
+class Node {
+ public:
+  enum class CrashKind : uint8_t { kKill, kPowerCut, kLosesCatalog };
+
+  Node(const Plan& plan, engine::EngineObserver* observer, std::function<void(SlotId)> on_catalog_delete);
+  ~Node();
+
+  // Starts the engine; recovery goes on as the devices are let through.
+  void Boot(std::vector<policy::TenantRules> rules);
+  void Crash(CrashKind kind, Random* random);
+  bool recovered() const { return recovered_; }
+
+  void ApplyPolicy(std::vector<policy::TenantRules> rules);
+  // One virtual instant later.
+  void AdvanceMs(int64_t ms) { clock_.AdvanceMs(ms); }
+
+  // Each device may finish something, by its speed.
+  void CompleteSome(Random* random);
+  // One device finishes one thing, if it has any under way.
+  void CompleteOne(Random* random);
+  // All devices finish all they have.
+  void CompleteAll();
+  // The catalog is safe against a power cut up to here.
+  void SyncCatalog();
+
+  engine::CacheEngine& engine() { return *engine_; }
+  const ManualClock& clock() const { return clock_; }
+  tier::DramTier& dram() { return *dram_; }
+  testing::FakeMemory& memory() { return *memory_; }
+  // Null on a node without NVMe.
+  tier::NvmeTier* nvme() { return nvme_.get(); }
+  testing::FakeBlockFile* file() { return file_.get(); }
+  testing::FakeCatalog* catalog() { return catalog_.get(); }
+  WatchedCatalog* watched_catalog() { return watched_catalog_.get(); }
+
+ private:
+  void BootNvme();
+  void Shutdown();
+
+  const Plan& plan_;
+  engine::EngineObserver* const observer_;
+  const std::function<void(SlotId)> on_catalog_delete_;
+  ManualClock clock_;
+  SimClock engine_clock_{&clock_, Planted::kNothing};
+  std::shared_ptr<testing::FakeDisk> disk_;
+  std::shared_ptr<testing::CatalogDisk> catalog_disk_;
+  std::map<uint32_t, tier::BlockHeader> synced_records_;
+
+  std::unique_ptr<testing::ManualExecutor> memory_queue_, disk_queue_, catalog_queue_;
+  std::unique_ptr<testing::FakeMemory> memory_;
+  std::unique_ptr<LyingMemory> lying_memory_;
+  std::unique_ptr<tier::DramTier> dram_;
+  std::unique_ptr<testing::FakeBlockFile> file_;
+  std::unique_ptr<LyingFile> lying_file_;
+  std::unique_ptr<tier::NvmeTier> nvme_;
+  std::unique_ptr<testing::FakeCatalog> catalog_;
+  std::unique_ptr<WatchedCatalog> watched_catalog_;
+  std::unique_ptr<engine::CacheEngine> engine_;
+  policy::NodeCapacity capacity_;
+  bool recovered_ = false;
+  uint64_t boots_ = 0;
+};
+
+}  // namespace kvartal::sim

@@ -1,0 +1,95 @@
+// What one simulation is made of: machine, tenants, layouts, faults and the mix of events, all drawn from the seed.
+// Each seed leaves things out and overdoes others (swarm testing), so that many together meet what one mix never would.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "daemon/block/model_layout.h"
+#include "daemon/policy/policy_table.h"
+#include "tests/sim/random.h"
+#include "tests/support/fake_block_file.h"
+
+namespace kvartal::sim {
+
+// A device that lies: positive controls, each of which the simulator has to find.
+enum class Planted : uint8_t {
+  kNothing,
+  kOverlappingMemory,  // two domains are handed the same memory
+  kPunchDoesNothing,   // memory taken back stays there
+  kLosesPuts,          // the catalog acknowledges records it does not keep
+  kLosesDeletes,       // and deletes: harmless, by the contract of the catalog
+  kLosesTombstones,    // and tombstones
+  kForgetsRecords,     // the catalog hands out only half of what it keeps
+  kLosesWrites,        // the disk acknowledges before it writes, and sometimes never does
+  kStaleReads,         // the disk answers with what was there before the last write
+  kSlowClock,          // the engine's clock stands still while time goes on
+};
+inline constexpr std::array kAllPlanted = {
+    Planted::kOverlappingMemory, Planted::kPunchDoesNothing, Planted::kLosesPuts,
+    Planted::kLosesTombstones,   Planted::kForgetsRecords,   Planted::kLosesWrites,
+    Planted::kStaleReads,        Planted::kSlowClock,        Planted::kLosesDeletes};
+const char* PlantedName(Planted planted);
+// kNothing for a name nobody knows.
+Planted PlantedByName(const std::string& name);
+
+enum class EventKind : uint8_t {
+  kReserve,
+  kFinish,
+  kLookup,
+  kLoad,
+  kRelease,
+  kPin,
+  kHostile,
+  kGroupEnd,
+  kAdvance,
+  kComplete,
+  kPolicy,
+  kTenantLife,
+  kDrop,
+  kTrouble,
+  kCrash,
+  kSettle,
+};
+inline constexpr size_t kEventKinds = 16;
+
+struct TenantPlan {
+  uint32_t groups = 1;
+  bool hoards = false;     // releases next to nothing
+  bool abandons = false;   // commits next to nothing
+  bool scribbles = false;  // writes all over its own memory
+};
+
+struct Plan {
+  uint64_t seed = 0;
+  uint64_t dram_bytes = 0;
+  uint64_t nvme_bytes = 0;  // 0: a node without NVMe
+  std::vector<TenantPlan> tenants;
+  std::vector<ModelLayout> layouts;  // of namespaces; every tenant opens all of them
+  std::array<uint32_t, kEventKinds> weights{};
+  testing::DiskFaultRates disk_faults;
+  bool reorder = false;
+  bool power_cuts = false;     // a crash may also lose what was not synced
+  bool loses_catalog = false;  // a crash may also cost the catalog
+  uint32_t populate_failures_percent = 0;
+  // Chance that an event lets one completion of a device through, in percent: small is a slow device.
+  uint32_t memory_speed = 0, disk_speed = 0, catalog_speed = 0;
+  size_t memory_queue_max = 0, disk_queue_max = 0, catalog_queue_max = 0;
+  uint32_t chain_length_max = 0;
+  Planted planted = Planted::kNothing;
+
+  bool disk_lies() const {
+    return disk_faults.io_error + disk_faults.short_transfer + disk_faults.torn_write + disk_faults.bit_flip +
+               disk_faults.never_completes >
+           0;
+  }
+};
+
+Plan MakePlan(uint64_t seed, Planted planted);
+// Rules a tenant of this plan may have: drawn anew at the start and at every change of policy.
+policy::TenantRules DrawRules(const Plan& plan, const std::string& name, uint32_t uid, Random* random);
+std::string Describe(const Plan& plan);
+
+}  // namespace kvartal::sim

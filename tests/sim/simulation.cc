@@ -1,0 +1,172 @@
+#include "tests/sim/simulation.h"
+
+#include <numeric>
+#include <utility>
+
+#include "daemon/base/check.h"
+#include "tests/sim/say.h"
+
+namespace kvartal::sim {
+
+Simulation::Simulation(const Plan& plan, bool print_log)
+    : plan_(plan),
+      random_(plan.seed ^ 0x51),
+      log_(print_log),
+      model_(plan_, &findings_),
+      node_(plan_, this, [this](SlotId slot) { model_.Forgotten(slot); }),
+      weights_total_(std::accumulate(plan.weights.begin(), plan.weights.end(), 0u)) {
+  for (uint32_t tenant = 0; tenant < plan_.tenants.size(); ++tenant) {
+    const std::string name = "team-" + std::to_string(tenant) + "/kv";
+    const uint32_t life = model_.AddLife(tenant, 1, DrawRules(plan_, name, 1, &random_));
+    for (uint32_t i = 0; i < plan_.tenants[tenant].groups; ++i) model_.life(life).groups.emplace_back(++last_group_);
+    current_.push_back(life);
+  }
+  Say(Describe(plan_));
+  Boot();
+}
+
+Simulation::~Simulation() = default;
+
+bool Simulation::Run(uint64_t events, volatile uint64_t* progress) {
+  const uint64_t end = event_ + events;
+  while (event_ < end && !findings_.any()) {
+    ++event_;
+    if (progress != nullptr) *progress = event_;
+    log_.StartEvent(event_);
+    Step();
+    node_.CompleteSome(&random_);
+    CheckAfterEvent();
+  }
+  if (!findings_.any()) {
+    log_.StartEvent(++event_);
+    DoSettle();
+    CheckEverything();
+  }
+  return !findings_.any();
+}
+
+EventKind Simulation::DrawEvent() {
+  if (crash_next_) return EventKind::kCrash;
+  uint64_t draw = random_.Below(weights_total_);
+  for (size_t kind = 0; kind < kEventKinds; ++kind) {
+    if (draw < plan_.weights[kind]) return static_cast<EventKind>(kind);
+    draw -= plan_.weights[kind];
+  }
+  return EventKind::kComplete;
+}
+
+void Simulation::Step() {
+  switch (DrawEvent()) {
+    case EventKind::kReserve:
+      return DoReserve();
+    case EventKind::kFinish:
+      return DoFinish();
+    case EventKind::kLookup:
+      return DoLookup();
+    case EventKind::kLoad:
+      return DoLoad();
+    case EventKind::kRelease:
+      return DoRelease();
+    case EventKind::kPin:
+      return DoPin();
+    case EventKind::kHostile:
+      return DoHostile();
+    case EventKind::kGroupEnd:
+      return DoGroupEnd();
+    case EventKind::kAdvance:
+      return DoAdvance();
+    case EventKind::kComplete:
+      for (int i = 0; i < 4; ++i) node_.CompleteOne(&random_);
+      return Say("devices finish something");
+    case EventKind::kPolicy:
+      return DoPolicy();
+    case EventKind::kTenantLife:
+      return DoTenantLife();
+    case EventKind::kDrop:
+      return DoDrop();
+    case EventKind::kTrouble:
+      return DoTrouble();
+    case EventKind::kCrash:
+      return DoCrash();
+    case EventKind::kSettle:
+      return DoSettle();
+  }
+}
+
+bool Simulation::AnyLife(uint32_t* life) {
+  *life = random_.Pick(current_);
+  return model_.life(*life).in_policy;
+}
+
+bool Simulation::Open(uint32_t index, uint32_t space) {
+  Life& life = model_.life(index);
+  if (!life.ns.empty()) return life.ns[space].valid();
+  if (!node_.engine().OpenMemory(life.id).ok()) return false;
+  for (uint32_t i = 0; i < plan_.layouts.size(); ++i) {
+    NamespaceDigest digest;
+    digest.bytes.fill(static_cast<uint8_t>(i + 1));
+    const auto ns = node_.engine().OpenNamespace(life.id, digest, plan_.layouts[i]);
+    if (!ns.ok()) Wrong("a namespace of " + life.name + " cannot be opened");
+    life.ns.push_back(ns.ok() ? *ns : NamespaceId::None());
+  }
+  return life.ns[space].valid();
+}
+
+Simulation::Chain Simulation::AnyChain() {
+  Chain chain;
+  if (random_.Chance(85)) {
+    // Some are asked for more than others.
+    const uint64_t which = random_.Chance(60) ? random_.Below(3) : random_.Below(kChains);
+    const auto start = static_cast<uint32_t>(which * kChainLength);
+    const auto skip = random_.Chance(70) ? 0u : static_cast<uint32_t>(random_.Below(kChainLength));
+    const uint32_t most = std::min(plan_.chain_length_max, kChainLength - skip);
+    chain = {start + skip, static_cast<uint32_t>(random_.Between(1, most))};
+  } else {
+    const auto skip = static_cast<uint32_t>(random_.Below(kNumbers - kScanStart));
+    const uint32_t most = std::min(plan_.chain_length_max, kNumbers - kScanStart - skip);
+    chain = {kScanStart + skip, static_cast<uint32_t>(random_.Between(1, most))};
+  }
+  return chain;
+}
+
+std::vector<BlockKey> Simulation::KeysOf(const Chain& chain) const {
+  std::vector<BlockKey> keys;
+  keys.reserve(chain.count);
+  for (uint32_t i = 0; i < chain.count; ++i) keys.push_back(KeyOf(chain.first + i));
+  return keys;
+}
+
+std::vector<policy::TenantRules> Simulation::RulesInForce() {
+  std::vector<policy::TenantRules> rules;
+  for (const uint32_t life : current_) {
+    if (model_.life(life).in_policy) rules.push_back(model_.life(life).rules);
+  }
+  return rules;
+}
+
+const std::byte* Simulation::BytesAt(uint32_t life, uint64_t offset) {
+  return node_.dram().arena(node_.engine().DomainOf(model_.life(life).id))->data() + offset;
+}
+
+uint32_t Simulation::GenerationAt(uint32_t life, uint64_t offset) {
+  return node_.dram().GenerationOf(node_.engine().DomainOf(model_.life(life).id),
+                                   SlotId(static_cast<uint32_t>(offset / kSlotAlignBytes)));
+}
+
+// A restart may bring back a record whose slot was overwritten since.
+bool Simulation::ReadsMayFail(uint32_t life) {
+  return plan_.disk_lies() || model_.boots() > 1 || model_.life(life).scribbles;
+}
+
+void Simulation::OnDurable(GroupId, ReservationId reservation) {
+  const auto slot = node_.watched_catalog()->recorded();
+  if (!slot.has_value()) return Wrong("a block is called durable before its record is written");
+  ++counts_.durable;
+  model_.Durable(reservation, *slot);
+}
+
+void Simulation::OnGranted(DomainId, uint64_t offset, uint64_t bytes) {
+  if (bytes == 0 || offset % kExtentAlignBytes != 0) Wrong("a range is granted that is none");
+}
+
+}  // namespace kvartal::sim

@@ -1,0 +1,167 @@
+// One run: draws events from the seed, does them to the real engine and to the model, and compares after each.
+// Confined to one thread. The same plan gives the same run, byte for byte of its log.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/sim/event_log.h"
+#include "tests/sim/model.h"
+#include "tests/sim/node.h"
+#include "tests/sim/plan.h"
+#include "tests/sim/random.h"
+
+namespace kvartal::sim {
+
+class Simulation : private engine::EngineObserver {
+ public:
+  struct Counts {
+    uint64_t granted = 0, refused = 0, committed = 0, found = 0, loaded = 0, durable = 0, survived = 0, crashes = 0,
+             drops = 0;
+  };
+
+  Simulation(const Plan& plan, bool print_log);
+  ~Simulation() override;
+
+  // False at the first thing that is not as it must be. `progress` (may be null) follows the number of events.
+  bool Run(uint64_t events, volatile uint64_t* progress = nullptr);
+
+  const std::string& finding() const { return findings_.first; }
+  uint64_t event() const { return event_; }
+  uint64_t log_hash() const { return log_.hash(); }
+  std::string LastLines() const { return log_.LastLines(); }
+  const Counts& counts() const { return counts_; }
+
+ private:
+  struct Held {
+    BlockRef block;
+    engine::Hold hold;
+    uint64_t offset = 0;
+    uint32_t generation = 0;
+    uint32_t nonce = 0;
+  };
+  // What one lookup or load gave, of one namespace.
+  struct Lease {
+    uint32_t life = 0;
+    uint32_t space = 0;
+    std::vector<Held> blocks;
+  };
+  struct Unfinished {
+    uint32_t life = 0;
+    GroupId group;
+    ReservationId reservation;
+    uint32_t shard = 0;
+  };
+  struct Chain {
+    uint32_t first = 0;
+    uint32_t count = 0;
+  };
+  struct Waiting {
+    uint32_t life = 0;
+    uint32_t space = 0;
+    Chain chain;
+    GroupId group;
+  };
+
+  // --- what clients do (clients.cc)
+  void DoReserve();
+  void Reserve(uint32_t life, uint32_t space, const Chain& chain, GroupId group, uint32_t shard, uint32_t parent);
+  std::map<uint64_t, Waiting>::iterator EndReserve(std::map<uint64_t, Waiting>::iterator reserve);
+  void OnReserved(uint32_t life, uint32_t space, const Chain& chain, GroupId group, uint32_t shard, bool at_once,
+                  const std::vector<engine::ReservedBlock>& blocks);
+  void OnGranted(const BlockRef& ref, GroupId group, uint32_t shard, const engine::ReservedBlock& block);
+  void OnRefused(uint32_t life, policy::Refusal reason);
+  void DoFinish();
+  void FinishOne(const Unfinished& item);
+  void DoLookup();
+  void Lookup(uint32_t life, uint32_t space, const Chain& chain);
+  Held TakeHold(const BlockRef& ref, const engine::BlockPlace& place, bool in_place, bool every_byte);
+  void DoLoad();
+  void Load(const Lease& lease, size_t count);
+  void OnLoaded(uint32_t life, uint32_t space, const std::vector<Held>& asked,
+                const engine::CacheEngine::LoadResult& result);
+  void DoRelease();
+  void ReleaseLease(size_t at, size_t count);
+  void DoPin();
+  void DoGroupEnd();
+  void EndGroup(uint32_t life, size_t at);
+  // --- and should not do (hostile.cc)
+  void DoHostile();
+  void CommitWrongly();
+  void Scribble();
+  void AskTooMuch();
+  // --- what happens to the node (world.cc)
+  void DoAdvance();
+  void Tick();
+  void DoPolicy();
+  void DoTenantLife();
+  void DoDrop();
+  void OnDropped(uint32_t life, uint32_t nonces_below, const absl::StatusOr<uint64_t>& bytes);
+  void DoTrouble();
+  void EndTrouble();
+  void DoCrash();
+  void Boot();
+  void CheckSurvivors(const std::map<SlotId, uint32_t>& durable);
+  void CheckSurvivor(uint32_t nonce);
+  void DoSettle();
+  bool AtRest();
+  void CheckMemoryAtRest();
+  void EndSessions(uint32_t life);
+
+  // --- after every event (checks.cc)
+  void CheckAfterEvent();
+  void CheckLedger();
+  void CheckMemory(const engine::EngineStats& stats);
+  void CheckTenant(Life* life, const engine::TenantStats& stats);
+  void CheckLeases();
+  void CheckHeld(const Held& held, uint32_t space, bool every_byte);
+  void CheckEverything();
+
+  void OnDurable(GroupId group, ReservationId reservation) override;
+  void OnGranted(DomainId domain, uint64_t offset, uint64_t bytes) override;
+
+  void Step();
+  EventKind DrawEvent();
+  // None of the plan's tenants may be there.
+  bool AnyLife(uint32_t* life);
+  // False when its memory or namespace could not be opened.
+  bool Open(uint32_t life, uint32_t space);
+  Chain AnyChain();
+  std::vector<BlockKey> KeysOf(const Chain& chain) const;
+  std::vector<policy::TenantRules> RulesInForce();
+  const std::byte* BytesAt(uint32_t life, uint64_t offset);
+  uint32_t GenerationAt(uint32_t life, uint64_t offset);
+  bool ReadsMayFail(uint32_t life);
+  int64_t Now() const { return node_.clock().WallMs(); }
+  void Wrong(std::string what) { findings_.Add(std::move(what)); }
+  template <typename... Args>
+  void Say(const Args&... args);
+
+  const Plan plan_;
+  Random random_;
+  EventLog log_;
+  Findings findings_;
+  Model model_;
+  Node node_;
+  Counts counts_;
+  uint64_t event_ = 0;
+  uint32_t weights_total_ = 0;
+  std::vector<uint32_t> current_;  // by tenant of the plan: its life
+  uint64_t last_group_ = 0;
+  uint64_t last_operation_ = 0;
+  uint32_t tenants_of_boot_ = 0;  // the engine knows
+  std::vector<Lease> leases_;
+  std::vector<Unfinished> unfinished_;
+  std::vector<ReservationId> finished_;   // some, to be named again by a hostile client
+  std::map<uint64_t, Waiting> reserves_;  // not yet answered
+  uint64_t loads_ = 0;                    // not yet answered
+  size_t lease_to_check_ = 0;             // its bytes, at the next event
+  bool crash_next_ = false;
+  bool durable_read_ = false;    // what is read now was durable on a sound disk
+  bool catalog_failed_ = false;  // it was told to, in this boot
+};
+
+}  // namespace kvartal::sim
