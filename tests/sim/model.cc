@@ -9,7 +9,8 @@
 namespace kvartal::sim {
 namespace {
 
-constexpr int64_t kPinEndMs = int64_t{kPinTicks} * kTickMs + kTickMs;  // pins end within this after their time
+// Pins end at every kPinTicks-th tick, and a late tick may pass over one of those.
+constexpr int64_t kPinEndMs = 3 * int64_t{kPinTicks} * kTickMs;
 
 std::vector<BlockKey> MakeKeys() {
   std::vector<BlockKey> keys(kNumbers);

@@ -12,8 +12,8 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BUILD = os.path.join(ROOT, 'build-mutations')
-TREE = os.path.join(BUILD, 'tree')
+TREE = os.path.join(ROOT, 'build-mutations')
+BUILD = os.path.join(TREE, 'build')  # laid out as the original, so that a compiler cache knows most of it
 EVENTS_PER_SEED = 5000
 SEEDS = 60
 
@@ -46,7 +46,7 @@ MUTATIONS = {
         (ENGINE + 'residency.cc', '  KV_CHECK(tier != TierKind::kDram || entry.lease_count == 0);\n', '')],
     'takes-the-last-copy-of-a-held-block': [
         (ENGINE + 'residency.cc', 'if (entry.hold_count == 0) return true;',
-         'if (entry.hold_count >= 0) return true;')],
+         'if (Movable(id)) return true;')],
     'serves-a-block-being-filled': [
         (ENGINE + 'engine_state.cc', 'if (entry.state != BlockState::kCommitted || tenant(', 'if (tenant(')],
     'serves-with-a-shard-missing': [
@@ -130,8 +130,8 @@ def copy_tree():
 def build():
     environment = dict(os.environ, CCACHE_BASEDIR=TREE, CCACHE_NOHASHDIR='true')
     if not os.path.exists(os.path.join(BUILD, 'CMakeCache.txt')):
-        made = run(['cmake', '-S', TREE, '-B', BUILD, '-G', 'Ninja', '-DCMAKE_BUILD_TYPE=Release',
-                    '-DCMAKE_CXX_FLAGS=-Wno-error'], env=environment)
+        made = run(['cmake', '-S', TREE, '-B', BUILD, '-G', 'Ninja', '-DCMAKE_BUILD_TYPE=Release'],
+                   env=environment)
         if made.returncode != 0:
             sys.exit(made.stdout)
     return run(['cmake', '--build', BUILD, '--target', 'sim_test'], env=environment)

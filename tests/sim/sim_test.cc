@@ -46,8 +46,8 @@ TEST(Simulator, TheSameSeedIsTheSameRun) {
   EXPECT_NE(once.log_hash, RunSeed(8, 3000).log_hash);
 }
 
-// What the seam allows is not a fault: a record whose delete was lost is found out by its header, whatever is read. This
-// is also the control of the tests below: without a fault they would find nothing.
+// What the seam allows is not a fault: a record whose delete was lost is found out by its header. This is also the
+// control of the tests below: without a fault they would find nothing.
 TEST(Simulator, LostDeletesAreHarmless) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const RunResult result = RunSeed(seed, 5000, Planted::kLosesDeletes);

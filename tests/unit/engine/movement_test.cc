@@ -145,6 +145,38 @@ TEST_F(MovementTest, ABadReadIsAMissAndNeverWrongBytes) {
   EXPECT_EQ(StatsOf("a/p").load_failures, 3u);
 }
 
+TEST_F(MovementTest, ABlockThatIsStoredAnewIsNotLoadedBeforeItsCommit) {
+  Start({Rules("a/p", 4 * kMiB, 64 * kMiB)});
+  const NamespaceId ns = Open("a/p");
+  ASSERT_EQ(Store("a/p", ns, Chain(1, 16)), 16u);
+  Pump();
+  ASSERT_EQ(Store("a/p", ns, Chain(100, 16)), 16u);
+  Pump();
+  std::vector<BlockPlace> held;
+  engine_->Lookup(ns, Chain(1, 1), 0, 0, &held);
+  ASSERT_EQ(held.size(), 1u);
+  ASSERT_EQ(held[0].tier, TierKind::kNvme);
+  const auto load = [&] {
+    std::optional<CacheEngine::LoadResult> answer;
+    engine_->Load(ns, {held[0].entry}, [&](CacheEngine::LoadResult result) { answer = std::move(result); });
+    Pump();
+    return answer.value();
+  };
+  file_->FaultNext(DiskFault::kBitFlip);
+  EXPECT_TRUE(load().read_failed);
+  const auto blocks = Reserve(kGroup, ns, Chain(1, 1));
+  ASSERT_EQ(blocks[0].outcome, ReserveOutcome::kGranted);
+  const CacheEngine::LoadResult unfinished = load();
+  EXPECT_TRUE(unfinished.places.empty()) << "its bytes are not there yet";
+  EXPECT_TRUE(unfinished.read_failed);
+  ASSERT_EQ(engine_->Commit(kGroup, blocks[0].reservation, 0), CommitOutcome::kVisible);
+  const CacheEngine::LoadResult whole = load();
+  EXPECT_EQ(whole.places.size(), 1u);
+  engine_->Release(Holds(whole.places));
+  engine_->Release(Holds(held));
+  engine_->CheckInvariants();
+}
+
 TEST_F(MovementTest, AFailedWriteRefundsAndKeepsTheBlockInDram) {
   Start({Rules("a/p", 4 * kMiB, 64 * kMiB)});
   const NamespaceId ns = Open("a/p");
