@@ -111,6 +111,7 @@ struct ChainState {
   int64_t ttl_ns = 0;
   int64_t last_use_ns = 0;  // when the daemon had surely touched it, as seen from here
   bool hot = false;
+  bool caught = false;  // served after its time: left alone from then on, so that the run ends
 };
 
 class TtlRun {
@@ -148,8 +149,8 @@ class TtlRun {
     while (!all_refunded_ && clock_.MonotonicNs() - start_ns < kHotForNs + kGiveUpNs) {
       const int64_t now_ns = clock_.MonotonicNs();
       ChainState& chain = chains_[random_() % chains_.size()];
-      const bool over = now_ns > chain.last_use_ns + chain.ttl_ns + kTickNs;
-      const bool use = chain.hot && now_ns - start_ns < kHotForNs;
+      const bool over = !chain.caught && now_ns > chain.last_use_ns + chain.ttl_ns + kTickNs;
+      const bool use = !chain.caught && chain.hot && now_ns - start_ns < kHotForNs;
       if (over || use) KV_RETURN_IF_ERROR(Look(&chain, over));
       if (now_ns - polled_ns >= kRefundPollNs) {
         polled_ns = now_ns;
@@ -184,6 +185,7 @@ class TtlRun {
     }
     if (matched == 0) return absl::OkStatus();
     (over ? served_ : hits_in_time_) += 1;
+    chain->caught = over;
     chain->last_use_ns = clock_.MonotonicNs();
     return absl::OkStatus();
   }
