@@ -58,7 +58,7 @@ TEST(Simulator, LostDeletesAreHarmless) {
 class PlantedFault : public ::testing::TestWithParam<Planted> {};
 
 TEST_P(PlantedFault, IsFound) {
-  constexpr uint64_t kSeeds = 20;
+  constexpr uint64_t kSeeds = 60;
   constexpr uint64_t kEvents = 5000;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     const RunResult result = RunSeedApart(seed, kEvents, GetParam());
