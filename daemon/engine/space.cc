@@ -33,6 +33,8 @@ EntryId Space::Victim(TenantState& tenant, TierKind tier, uint64_t request) {
       kVictimProbesMax);
 }
 
+bool Space::IsDueForErasure(EntryId id) const { return state_.OverAge(id, state_.NowTick()); }
+
 SpaceResult Space::TakeDram(TenantState& tenant, uint32_t slot_bytes, uint64_t request, uint32_t wanted) {
   for (uint32_t round = 0; round < kEvictionsPerReserveMax; ++round) {
     const SlotId slot = state_.devices.dram->Take(tenant.domain(), slot_bytes);
@@ -98,7 +100,8 @@ Space::Step Space::EvictDram(TenantState& tenant, uint64_t request, uint32_t wan
   // A chain longer than the tenant's memory pushes its own blocks, and held ones, down a tier, but never out of the
   // cache.
   if (!others_block && state_.NvmeUsable(tenant)) {
-    victim = tenant.order(TierKind::kDram).Victim([&](EntryId id) { return residency_.Movable(id); }, kVictimProbesMax);
+    victim = tenant.order(TierKind::kDram)
+                 .Victim([&](EntryId id) { return residency_.Movable(id) && !IsDueForErasure(id); }, kVictimProbesMax);
   }
   if (victim.valid()) {
     const bool copy_below = state_.index.at(victim).resident(TierKind::kNvme);
@@ -205,7 +208,8 @@ Refusal Space::MakeEntryRoom(TenantState& tenant, uint64_t request) {
       const EntryId candidate = tenant.order(tier).Victim(
           [&](EntryId id) {
             const index::Entry& entry = state_.index.at(id);
-            return entry.children == 0 && entry.last_touch != request && residency_.Removable(id);
+            return entry.children == 0 && entry.last_touch != request && residency_.Removable(id) &&
+                   !IsDueForErasure(id);
           },
           kVictimProbesMax);
       if (!candidate.valid()) continue;

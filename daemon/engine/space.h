@@ -88,6 +88,8 @@ class Space {
   // What could be charged to the tenant now, limit and capacity both considered.
   uint64_t Room(const TenantState& tenant, TierKind tier) const;
   EntryId Victim(TenantState& tenant, TierKind tier, uint64_t request);
+  // Over age: not taken for space, since its bytes have to be zeroed where they lie.
+  bool IsDueForErasure(EntryId id) const;
 
   EngineState& state_;
   Residency& residency_;

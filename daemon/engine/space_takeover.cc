@@ -79,7 +79,7 @@ EntryId Space::NextToGiveUp(TenantState& victim, EntryId leaf) {
   if (leaf.valid()) return leaf;
   EntryId deepest;
   for (const EntryId id : state_.devices.dram->LeavingHolders(victim.domain())) {
-    if (!residency_.Relocatable(id)) continue;
+    if (!residency_.Relocatable(id) || IsDueForErasure(id)) continue;
     const index::Entry& entry = state_.index.at(id);
     const bool may_go =
         entry.resident(TierKind::kNvme) || residency_.Evictable(id, TierKind::kDram) || state_.NvmeUsable(victim);
