@@ -72,7 +72,8 @@ MUTATIONS = {
          '  if (tenant.pinned_bytes + more_bytes > guarantee_bytes) return Refusal::kTenantLimit;\n',
          '  (void)guarantee_bytes;\n')],
     'serves-what-expired': [
-        (ENGINE + 'engine_state.cc', ' || Expired(entry, candidate, now_tick)) continue;', ') continue;')],
+        (ENGINE + 'engine_state.cc', ' || Expired(entry, candidate, now_tick)) continue;',
+         ' || (Expired(entry, candidate, now_tick) && false)) continue;')],
     'forgets-max-age': [
         (ENGINE + 'engine_state.cc', '  if (OverAge(entry, now_tick)) return true;\n', '')],
     'forgets-the-tombstone': [
