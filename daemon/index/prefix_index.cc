@@ -14,9 +14,6 @@
 namespace kvartal::index {
 namespace {
 
-constexpr uint32_t kChunkBits = 16;
-constexpr uint32_t kChunkEntries = 1u << kChunkBits;
-constexpr size_t kChunkBytes = kChunkEntries * sizeof(Entry);  // 6 MiB: whole huge pages
 // Keys of a chain whose cache misses overlap: more than a core keeps in flight, few enough that the first line fetched
 // is still there when it is read.
 constexpr size_t kPipelineKeys = 32;
@@ -57,15 +54,15 @@ void PrefetchEntry(const Entry* entry) {
 
 // Entries never move; a free one has no namespace and names the next free one as its parent.
 struct PrefixIndex::Table {
+  static constexpr size_t kChunkBytes = Entries::kPerChunk * sizeof(Entry);  // 6 MiB: whole huge pages
   KeyHasher hasher;
   KeyTable keys;
-  std::vector<HugeBuffer> chunks;
-  uint32_t end = 0;  // numbers below were given out at least once
+  Entries* const entries;
+  std::vector<HugeBuffer> memory;  // of the chunks
   EntryId first_free;
 
-  Entry* Get(uint32_t number) const {
-    return reinterpret_cast<Entry*>(chunks[number >> kChunkBits].data()) + (number & (kChunkEntries - 1));
-  }
+  explicit Table(Entries* entries_in) : entries(entries_in) {}
+  Entry* Get(uint32_t number) const { return entries->Get(number); }
   bool Is(uint32_t number, NamespaceId ns, const BlockKey& key) const {
     const Entry* entry = Get(number);
     return entry->ns == ns && entry->key == key;
@@ -79,15 +76,18 @@ struct PrefixIndex::Table {
       first_free = Get(id.value())->parent;
       return id;
     }
-    KV_CHECK(end < kIndexEntriesMax);
-    if (end >> kChunkBits == chunks.size()) chunks.emplace_back(kChunkBytes);
-    return EntryId(end++);
+    KV_CHECK(entries->end < kIndexEntriesMax);
+    if (entries->end >> Entries::kChunkBits == entries->chunks.size()) {
+      memory.emplace_back(kChunkBytes);
+      entries->chunks.push_back(reinterpret_cast<Entry*>(memory.back().data()));
+    }
+    return EntryId(entries->end++);
   }
 };
 
 static_assert(KeyTable::kNone == EntryId::None().value());
 
-PrefixIndex::PrefixIndex() : table_(std::make_unique<Table>()) {}
+PrefixIndex::PrefixIndex() : table_(std::make_unique<Table>(&entries_)) {}
 PrefixIndex::~PrefixIndex() = default;
 
 EntryId PrefixIndex::Find(NamespaceId ns, const BlockKey& key) const {
@@ -181,22 +181,8 @@ void PrefixIndex::ClearCopy(EntryId id, TierKind tier) {
   --parent.children;
 }
 
-Entry& PrefixIndex::at(EntryId id) {
-  KV_CHECK(IsLive(id));
-  return *table_->Get(id.value());
-}
-
-const Entry& PrefixIndex::at(EntryId id) const {
-  KV_CHECK(IsLive(id));
-  return *table_->Get(id.value());
-}
-
-bool PrefixIndex::IsLive(EntryId id) const { return id.value() < table_->end && table_->Get(id.value())->ns.valid(); }
-
-uint32_t PrefixIndex::id_limit() const { return table_->end; }
-
 size_t PrefixIndex::MemoryBytes() const {
-  return table_->chunks.size() * kChunkBytes + table_->keys.MemoryBytes() + sizeof(Table);
+  return table_->memory.size() * Table::kChunkBytes + table_->keys.MemoryBytes() + sizeof(Table);
 }
 
 }  // namespace kvartal::index
