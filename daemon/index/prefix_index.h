@@ -40,6 +40,7 @@ struct Entry {
   uint8_t frequency = 0;                 // requests that used it, saturating: what eviction orders learn from
   bool writing : 1 = false;              // a copy to a lower tier is under way: its source may not be freed
   bool reading : 1 = false;              // a promotion is under way
+  bool erasing : 1 = false;              // its copies are being zeroed: nobody is served, whatever policy says by now
   bool pinned : 1 = false;               // kept against eviction and TTL
   bool durable : 1 = false;              // its NVMe copy is written and its metadata is in the catalog
   bool times_unrecorded : 1 = false;     // a pin that its record on disk does not tell of
