@@ -229,7 +229,7 @@ bool EngineState::Expired(EntryId id, TierKind tier, uint32_t now_tick) const {
 bool EngineState::FindTier(EntryId id, uint32_t now_tick, TierKind* tier) const {
   const index::Entry& entry = index.at(id);
   const TenantState& owner = tenant(ns(entry.ns).tenant);
-  if (entry.state != BlockState::kCommitted || owner.dropping) return false;
+  if (entry.state != BlockState::kCommitted || entry.erasing || owner.dropping) return false;
   const policy::BlockAges ages = AgesOf(id, entry, now_tick);
   for (TierKind candidate : {TierKind::kDram, TierKind::kNvme}) {
     if (!entry.resident(candidate) || policy::Expired(owner.rules, ages, candidate, now_tick)) continue;

@@ -28,6 +28,7 @@ Erasure::Outcome Erasure::Start(EntryId id, policy::DropReason reason, Done done
   if (entry.resident(TierKind::kNvme) && ZeroNvme(job)) ++job->parts;
   if (job->parts == 0) return Outcome::kQueueFull;
   entry.reading = true;  // a transfer of its copies is under way, as far as everybody else is concerned
+  entry.erasing = true;
   ++under_way_;
   return Outcome::kStarted;
 }
@@ -52,8 +53,9 @@ void Erasure::EndPart(const std::shared_ptr<Job>& job, TierKind tier, const absl
   job->erased.status.Update(status);
   if (--job->parts > 0) return;
   --under_way_;
-  state_.index.at(job->id).reading = false;
-  const uint64_t slot_bytes = state_.SlotBytesOf(state_.index.at(job->id));
+  Entry& erased = state_.index.at(job->id);
+  erased.reading = erased.erasing = false;
+  const uint64_t slot_bytes = state_.SlotBytesOf(erased);
   for (TierKind each : kAllTiers) {
     if (!job->zeroed[TierIndex(each)]) continue;
     job->erased.bytes += slot_bytes;

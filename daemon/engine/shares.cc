@@ -47,7 +47,7 @@ void Shares::Pour() {
 
 void Shares::Pour(TierKind tier) {
   const uint64_t capacity = state_.ledger.capacity_bytes(tier);
-  if (capacity == 0) return;
+  if (capacity == 0 || state_.tenants.empty()) return;
   const uint64_t step = std::max(capacity / 100 * kShareStepPercent, kShareStepBytes);
   const uint64_t ghost_keys = kGhostKeysMax / state_.tenants.size();
   std::vector<Standing> standings;

@@ -169,7 +169,18 @@ class StorePath::Operation : public Waiter {
     Add(block);
   }
 
+  // While this waited, others may have ended what it was granted: the slot is somebody else's by now.
+  void TakeBackEnded() {
+    for (ReservedBlock& block : blocks_) {
+      if (block.outcome != ReserveOutcome::kGranted || state_.fillings.contains(block.reservation)) continue;
+      block = ReservedBlock();
+      block.reason = Refusal::kBusy;
+      any_refused_ = true;
+    }
+  }
+
   void Answer() {
+    TakeBackEnded();
     if (any_refused_) {
       state_.refusals_decided.AddNs(deciding_ns_);
       state_.refusals_answered.AddNs(state_.devices.clock->MonotonicNs() - arrived_ns_);

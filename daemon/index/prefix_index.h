@@ -41,6 +41,7 @@ struct Entry {
   uint8_t frequency = 0;                 // requests that used it, saturating: what eviction orders learn from
   bool writing : 1 = false;              // a copy to a lower tier is under way: its source may not be freed
   bool reading : 1 = false;              // a promotion is under way
+  bool erasing : 1 = false;              // its copies are being zeroed: nobody is served, whatever policy says by now
   bool pinned : 1 = false;               // kept against eviction and TTL
   bool durable : 1 = false;              // its NVMe copy is written and its metadata is in the catalog
   bool times_unrecorded : 1 = false;     // a pin that its record on disk does not tell of
@@ -99,7 +100,7 @@ class PrefixIndex {
   size_t MemoryBytes() const;
 
  private:
-  // Entries by number, in chunks that never move. Here, so that `at` costs no call: a lookup asks a dozen times a block.
+  // Entries by number, in chunks that never move. Here so that `at` costs no call: a lookup asks a dozen times a block.
   struct Entries {
     static constexpr uint32_t kChunkBits = 16;
     static constexpr uint32_t kPerChunk = 1u << kChunkBits;

@@ -57,6 +57,24 @@ TEST_F(DeletionTest, WhatIsOverAgeIsZeroedEverywhereAndAReceiptSaysSo) {
   engine_->CheckInvariants();
 }
 
+TEST_F(DeletionTest, ABlockThatIsBeingZeroedIsServedToNobodyThoughANewPolicyWouldKeepIt) {
+  Start({Aging(1000)});
+  const NamespaceId ns = Open("a/p");
+  Store("a/p", ns, Chain(1, 6));
+  Pump();
+  memory_->Hold();
+  AdvanceMs(1200);
+  rules_[0].max_age_ms = 0;
+  engine_->ApplyPolicy(Table());
+  EXPECT_EQ(Matched(ns, Chain(1, 6)), 0u);
+  EXPECT_EQ(Reserve(kGroup, ns, Chain(1, 1))[0].reason, Refusal::kBusy) << "nor stored anew meanwhile";
+  memory_->Release();
+  AdvanceMs(200);
+  EXPECT_EQ(StatsOf("a/p").entries, 0u);
+  EXPECT_EQ(Store("a/p", ns, Chain(1, 6)), 6u);
+  engine_->CheckInvariants();
+}
+
 TEST_F(DeletionTest, MaxAgeBeatsAPinAndALimit) {
   Start({Aging(60'000)});
   const NamespaceId ns = Open("a/p");

@@ -48,6 +48,34 @@ class SharingTest : public EngineTest {
   std::optional<std::vector<ReservedBlock>> answer_;
 };
 
+// The Reserve waits for its second block so long that its first one is ended for somebody who is owed the space.
+TEST_F(SharingTest, AReserveThatWaitedIsNotAnsweredWithAFillThatWasEndedMeanwhile) {
+  dram_bytes_ = 4 * kMiB;
+  auto a_rules = Rules("a/p", 2 * kMiB), b_rules = Rules("b/p", 4 * kMiB);
+  b_rules.tier(TierKind::kDram).guarantee_bytes = 4 * kMiB;
+  Start({a_rules, b_rules}, 0);
+  const NamespaceId a = Open("a/p"), b = Open("b/p");
+  ASSERT_EQ(Store("a/p", a, Chain(1, 7)), 7u) << "one slot of the extent is free";
+  rules_[0].tier(TierKind::kDram).limit_bytes = 4 * kMiB;
+  engine_->ApplyPolicy(Table());
+  memory_->Hold();
+  StartReserve(a, Chain(100, 2));
+  std::optional<std::vector<ReservedBlock>> owed;
+  const auto keys = Chain(5000, 1);
+  engine_->Reserve({.group = GroupId(8), .ns = b, .keys = keys},
+                   [&](std::vector<ReservedBlock> blocks) { owed = std::move(blocks); });
+  AdvanceMs((kFillTicksMax + 5) * kTickMs);
+  ASSERT_FALSE(answer_.has_value());
+  memory_->Release();
+  AdvanceMs(500);
+  ASSERT_TRUE(answer_.has_value());
+  EXPECT_EQ((*answer_)[0].outcome, ReserveOutcome::kRefused);
+  EXPECT_EQ((*answer_)[1].outcome, ReserveOutcome::kGranted);
+  ASSERT_TRUE(owed.has_value());
+  EXPECT_EQ((*owed)[0].outcome, ReserveOutcome::kGranted);
+  engine_->CheckInvariants();
+}
+
 TEST_F(SharingTest, IdleSpaceIsBorrowedAndGivenBackAtOnce) {
   Start({Sharing("a/p", kAll / 2), Sharing("b/p", kAll / 2)}, 0);
   const NamespaceId a = Open("a/p"), b = Open("b/p");

@@ -51,6 +51,14 @@ TEST_F(TenantLifeTest, ARemovedTenantIsErasedAfterItsGraceWithAReceiptAndATombst
   engine_->CheckInvariants();
 }
 
+TEST_F(TenantLifeTest, ANodeWithoutTenantsKeepsItsTime) {
+  Start({});
+  AdvanceMs(3000);
+  rules_ = {Rules("a/p", 16 * kMiB, 32 * kMiB)};
+  engine_->ApplyPolicy(Table());
+  EXPECT_EQ(Store("a/p", Open("a/p"), Chain(1, 6)), 6u);
+}
+
 TEST_F(TenantLifeTest, AUidThatComesBackInTimeHasWhatItHad) {
   StartTwo();
   policy::TenantRules gone = Remove();
