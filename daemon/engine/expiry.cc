@@ -99,11 +99,11 @@ bool Expiry::RefreshRecord(EntryId id, uint32_t now_tick) {
 void Expiry::EraseOverAge(EntryId id, uint32_t now_tick) {
   TenantState* const tenant = &state_.TenantOf(state_.index.at(id));
   const int64_t first_commit_ms = state_.WallMsOfTick(state_.index.at(id).first_commit_tick);
-  const Erasure::Outcome outcome = erasure_.Start(id, policy::DropReason::kMaxAge,
-                                                  [this, id, tenant, first_commit_ms](const Erasure::Erased& erased) {
-                                                    OnErased(*tenant, first_commit_ms, erased);
-                                                    state_.Wake(*tenant);
-                                                  });
+  const Erasure::Outcome outcome =
+      erasure_.Start(id, policy::DropReason::kMaxAge, [this, tenant, first_commit_ms](const Erasure::Erased& erased) {
+        OnErased(*tenant, first_commit_ms, erased);
+        state_.Wake(*tenant);
+      });
   // Looked at again even when it was started: a queue may have had no room for one of its copies.
   state_.timers.Schedule(id, now_tick + (outcome == Erasure::Outcome::kQueueFull ? 1 : kTimerBusyTicks));
 }

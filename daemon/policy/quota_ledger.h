@@ -50,7 +50,7 @@ struct Account {
   uint64_t guarantee_bytes = 0;
   uint64_t peak_bytes = 0;
   uint64_t overshoot_bytes = 0;  // the most a charge ever took it above its limit: 0, or there is a bug
-  double byte_seconds = 0;  // what was charged at each Advance, times the time since the one before
+  double byte_seconds = 0;       // what was charged at each Advance, times the time since the one before
 };
 
 class QuotaLedger {
