@@ -33,6 +33,7 @@ void Simulation::CheckLedger() {
       Wrong(absl::StrCat("more is charged than there is of ", TierName(tier)));
   }
   CheckMemory(stats);
+  CheckZeroed(stats);
   if (node_.nvme() != nullptr) {
     const uint64_t nvme_charged = stats.charged_bytes[TierIndex(TierKind::kNvme)];
     const uint64_t nvme_used = node_.nvme()->stats().granted_bytes;
@@ -43,6 +44,7 @@ void Simulation::CheckLedger() {
     Life& known = model_.life(life);
     if (known.id.valid()) CheckTenant(&known, stats.tenants[known.id.value()]);
   }
+  was_recovering_ = !node_.recovered();
   // Loads hold what they bring.
   const uint64_t held = stats.leased_blocks;
   if (held < model_.held_blocks() || (loads_ == 0 && held != model_.held_blocks()))
@@ -61,13 +63,58 @@ void Simulation::CheckMemory(const engine::EngineStats& stats) {
     Wrong(absl::StrCat("dram: ", charged, " bytes are charged and ", used, " in use"));
 }
 
+// What is guaranteed to a tenant is not taken by another.
+void Simulation::CheckTaken(Life* life, const engine::TenantStats& stats) {
+  for (const TierKind tier : kAllTiers) {
+    const size_t at = TierIndex(tier);
+    const engine::TenantTierStats& now = stats.tiers[at];
+    const uint64_t taken = now.drop(policy::DropReason::kTakenByOther).count;
+    const uint64_t most = std::max(now.charged_bytes, life->charged_bytes[at]);
+    counts_.taken += taken - life->taken[at];
+    if (taken > life->taken[at] && most <= std::min(now.guarantee_bytes, life->guarantee_bytes[at])) {
+      Wrong(absl::StrCat(life->rules.uid, " has ", now.charged_bytes, " of the ", now.guarantee_bytes, " bytes of ",
+                         TierName(tier), " that it is guaranteed, and another took some"));
+    }
+    life->taken[at] = taken;
+    life->guarantee_bytes[at] = now.guarantee_bytes;
+  }
+}
+
+// What is deleted for its age is zeroed first, on the memory thread.
+void Simulation::CheckZeroed(const engine::EngineStats& stats) {
+  uint64_t aged_bytes = 0;
+  for (const engine::TenantStats& tenant : stats.tenants) {
+    aged_bytes += tenant.tiers[TierIndex(TierKind::kDram)].drop(policy::DropReason::kMaxAge).bytes;
+  }
+  const uint64_t zeroed_bytes = node_.memory().counts().zeroed_bytes;
+  if (aged_bytes > zeroed_bytes)
+    Wrong(absl::StrCat(aged_bytes, " bytes of memory were deleted for their age, ", zeroed_bytes, " were zeroed"));
+}
+
+// Over age, it is not given up before it is zeroed.
+void Simulation::OnCatalogDelete(SlotId slot) {
+  const auto it = model_.durable().find(slot);
+  const bool over_age = it != model_.durable().end() && model_.IsOverAge(it->second, Now());
+  if (over_age && node_.recovered() && !plan_.disk_lies() && !plan_.power_cuts) {
+    ++counts_.erased_on_disk;
+    const BlockRef& ref = model_.version(it->second).block;
+    const auto disk = node_.file()->bytes().subspan(uint64_t{slot.value()} * kSlotAlignBytes,
+                                                    plan_.layouts[ref.space].SlotBytes() + kNvmeHeaderBytes);
+    if (std::any_of(disk.begin(), disk.end(), [](std::byte byte) { return byte != std::byte{0}; }))
+      Wrong(absl::StrCat(model_.NameOf(ref), " is deleted for its age, and can be read on disk"));
+  }
+  model_.Forgotten(slot);
+}
+
 void Simulation::CheckTenant(Life* life, const engine::TenantStats& stats) {
+  CheckTaken(life, stats);
   for (const TierKind tier : kAllTiers) {
     const size_t at = TierIndex(tier);
     const uint64_t charged = stats.tiers[at].charged_bytes;
     const uint64_t limit = life->in_policy ? life->rules.tier(tier).limit_bytes : 0;
     // Above a limit that was lowered, it only shrinks.
-    if (charged > limit && charged > life->charged_bytes[at]) {
+    const bool comes_back = !life->in_policy && was_recovering_;
+    if (charged > limit && charged > life->charged_bytes[at] && !comes_back) {
       Wrong(absl::StrCat(life->rules.uid, " is charged ", charged, " bytes of ", TierName(tier), ", its limit is ",
                          limit));
     }

@@ -13,8 +13,6 @@ constexpr size_t kUnfinishedMax = 600;
 constexpr size_t kFinishedKept = 64;
 constexpr uint64_t kHeldBlocksMax = 300;
 constexpr size_t kWaitingReservesMax = 64;
-// A tenant below its guarantee is never refused for want of capacity. False until the engine takes from others.
-constexpr bool kGuaranteesHold = false;
 
 }  // namespace
 
@@ -52,27 +50,28 @@ void Simulation::Reserve(uint32_t index, uint32_t space, const Chain& chain, Gro
     model_.at({index, space, parent}).access_ms = Now();
   }
   const uint64_t operation = ++last_operation_;
-  reserves_[operation] = {index, space, chain, group};
+  const int64_t asked_ms = Now();
+  reserves_[operation] = {index, space, chain, group, asked_ms};
   for (uint32_t i = 0; i < chain.count; ++i) model_.StartUse({index, space, chain.first + i});
   auto at_once = std::make_shared<bool>(true);
   node_.engine().Reserve(request, [=, this](const std::vector<engine::ReservedBlock>& blocks) {
     const auto it = reserves_.find(operation);
     if (it == reserves_.end()) return Wrong("a reserve is answered twice, or after its group ended");
     EndReserve(it);
-    OnReserved(index, space, chain, group, shard, *at_once, blocks);
+    OnReserved(index, space, chain, group, shard, *at_once, asked_ms, blocks);
   });
   *at_once = false;
 }
 
 std::map<uint64_t, Simulation::Waiting>::iterator Simulation::EndReserve(
     std::map<uint64_t, Waiting>::iterator reserve) {
-  const auto& [life, space, chain, group] = reserve->second;
+  const auto& [life, space, chain, group, asked_ms] = reserve->second;
   for (uint32_t i = 0; i < chain.count; ++i) model_.EndUse({life, space, chain.first + i}, Now());
   return reserves_.erase(reserve);
 }
 
 void Simulation::OnReserved(uint32_t index, uint32_t space, const Chain& chain, GroupId group, uint32_t shard,
-                            bool at_once, const std::vector<engine::ReservedBlock>& blocks) {
+                            bool at_once, int64_t asked_ms, const std::vector<engine::ReservedBlock>& blocks) {
   if (blocks.size() != chain.count) return Wrong("a reserve is not answered for every key");
   uint32_t granted = 0, exist = 0;
   policy::Refusal reason = policy::Refusal::kNone;
@@ -81,7 +80,7 @@ void Simulation::OnReserved(uint32_t index, uint32_t space, const Chain& chain, 
     switch (blocks[i].outcome) {
       case engine::ReserveOutcome::kGranted:
         ++granted;
-        OnGranted(ref, group, shard, blocks[i]);
+        OnGranted(ref, group, shard, asked_ms, blocks[i]);
         break;
       case engine::ReserveOutcome::kExists:
         ++exist;
@@ -102,7 +101,8 @@ void Simulation::OnReserved(uint32_t index, uint32_t space, const Chain& chain, 
       reason == policy::Refusal::kNone ? "" : absl::StrCat(" (", policy::RefusalName(reason), ")"));
 }
 
-void Simulation::OnGranted(const BlockRef& ref, GroupId group, uint32_t shard, const engine::ReservedBlock& block) {
+void Simulation::OnGranted(const BlockRef& ref, GroupId group, uint32_t shard, int64_t asked_ms,
+                           const engine::ReservedBlock& block) {
   const ModelLayout& layout = plan_.layouts[ref.space];
   const Life& life = model_.life(ref.life);
   // While this rank waited for its answer, another of its group gave the block up.
@@ -116,7 +116,7 @@ void Simulation::OnGranted(const BlockRef& ref, GroupId group, uint32_t shard, c
     return Wrong(absl::StrCat(model_.NameOf(ref), " is given a slot outside the memory of its domain"));
   if (GenerationAt(ref.life, offset) != block.generation)
     return Wrong(absl::StrCat(model_.NameOf(ref), " is given a slot with another generation than it has"));
-  const uint32_t nonce = model_.Grant(ref, group, shard, offset, block, Now());
+  const uint32_t nonce = model_.Grant(ref, group, shard, offset, block, asked_ms, Now());
   auto* const bytes = const_cast<std::byte*>(BytesAt(ref.life, block.arena_offset));
   WriteStamp({bytes, layout.shard_bytes}, nonce, shard);
   unfinished_.push_back({ref.life, group, block.reservation, shard});
@@ -124,12 +124,15 @@ void Simulation::OnGranted(const BlockRef& ref, GroupId group, uint32_t shard, c
 
 void Simulation::OnRefused(uint32_t index, policy::Refusal reason) {
   if (reason == policy::Refusal::kNone) return Wrong("a refusal has no reason");
-  if (!kGuaranteesHold || reason != policy::Refusal::kCapacity) return;
+  if (reason != policy::Refusal::kCapacity) return;
   const Life& life = model_.life(index);
-  const policy::TierQuota& quota = life.rules.tier(TierKind::kDram);
-  const uint64_t charged = life.charged_bytes[TierIndex(TierKind::kDram)];
-  if (charged + kExtentMaxBytes <= quota.guarantee_bytes)
-    Wrong(absl::StrCat(life.name, " is refused for want of capacity below its guarantee"));
+  const uint64_t guarantee = life.rules.tier(TierKind::kDram).guarantee_bytes;
+  const engine::EngineStats stats = node_.engine().stats();
+  const uint64_t charged = stats.tenants[life.id.value()].tiers[TierIndex(TierKind::kDram)].charged_bytes;
+  if (life.in_policy && charged + kExtentAlignBytes <= guarantee) {
+    Wrong(absl::StrCat(life.name, " is refused for want of capacity, though it has ", charged, " of the ", guarantee,
+                       " bytes it is guaranteed"));
+  }
 }
 
 void Simulation::DoFinish() {
@@ -149,16 +152,33 @@ void Simulation::FinishOne(const Unfinished& item) {
   finished_.push_back(item.reservation);
   if (finished_.size() > kFinishedKept) finished_.erase(finished_.begin());
   if (random_.Chance(10)) {
-    const bool expected = model_.Abort(item.group, item.reservation);
-    const bool aborted = node_.engine().Abort(item.group, item.reservation);
-    Say("abort ", item.reservation.value(), aborted ? "" : ": there is none");
-    if (aborted != expected) Wrong("an abort came out otherwise than it must");
-    return;
+    return Abort(item.group, item.reservation);
   }
-  const engine::CommitOutcome expected = model_.Commit(item.group, item.reservation, item.shard, Now());
-  const engine::CommitOutcome outcome = node_.engine().Commit(item.group, item.reservation, item.shard);
-  if (outcome == engine::CommitOutcome::kVisible) ++counts_.committed;
-  Say("commit ", item.reservation.value(), " shard ", item.shard, ": ", static_cast<int>(outcome));
+  Commit(item.group, item.reservation, item.shard);
+}
+
+void Simulation::Abort(GroupId group, ReservationId reservation) {
+  const bool may_be_ended = model_.MayBeEnded(reservation, Now());
+  const bool expected = model_.Abort(group, reservation);
+  const bool aborted = node_.engine().Abort(group, reservation);
+  Say("group ", group.value(), " aborts ", reservation.value(), aborted ? "" : ": there is none of its own");
+  if (aborted != expected && !(expected && may_be_ended)) Wrong("an abort came out otherwise than it must");
+}
+
+void Simulation::Commit(GroupId group, ReservationId reservation, uint32_t shard) {
+  using engine::CommitOutcome;
+  const CommitOutcome expected = model_.OutcomeOf(group, reservation, shard);
+  // Only the engine knows whether it ended one whose time was up.
+  const bool may_be_ended = model_.MayBeEnded(reservation, Now());
+  if (!may_be_ended) model_.Commit(group, reservation, shard, Now());
+  const CommitOutcome outcome = node_.engine().Commit(group, reservation, shard);
+  if (may_be_ended && outcome == CommitOutcome::kNotFilling && expected != CommitOutcome::kNotFilling) {
+    Say("group ", group.value(), " commits ", reservation.value(), ", which was ended");
+    return model_.EndOverdue(reservation);
+  }
+  if (may_be_ended) model_.Commit(group, reservation, shard, Now());
+  if (outcome == CommitOutcome::kVisible) ++counts_.committed;
+  Say("group ", group.value(), " commits ", reservation.value(), " shard ", shard, ": ", static_cast<int>(outcome));
   if (outcome != expected) Wrong(absl::StrCat("a commit must come out as ", static_cast<int>(expected)));
 }
 
@@ -199,10 +219,25 @@ void Simulation::Lookup(uint32_t index, uint32_t space, const Chain& chain) {
     // One request uses a block once, however often it asks.
     if (request == 0) block.used_ms = Now();
   }
-  if (result.matched < chain.count) model_.NotFound({index, space, chain.first + result.matched}, Now());
+  if (result.matched < chain.count) {
+    const BlockRef missed{index, space, chain.first + result.matched};
+    if (model_.HasRightTo(missed, Now()) && !IsOwed(missed))
+      Wrong(absl::StrCat(model_.NameOf(missed), " is not found though it is held"));
+  }
   if (lease.blocks.empty()) return;
   leases_.push_back(std::move(lease));
   if (random_.Chance(30)) ReleaseLease(leases_.size() - 1, leases_.back().blocks.size());
+}
+
+bool Simulation::IsOwed(const BlockRef& ref) {
+  for (const Lease& lease : leases_) {
+    for (const Held& held : lease.blocks) {
+      if (!(held.block == ref)) continue;
+      const engine::Hold in_place{held.hold.entry, true};
+      return !node_.engine().MayRenew({&in_place, 1});
+    }
+  }
+  return false;
 }
 
 Simulation::Held Simulation::TakeHold(const BlockRef& ref, const engine::BlockPlace& place, bool in_place,
@@ -309,6 +344,9 @@ void Simulation::DoPin() {
   const policy::Refusal refused = node_.engine().Pin(holds, until_ms);
   Say("pin ", count, " from ", model_.NameOf(lease.blocks.front().block), " for ", until_ms - Now(),
       " ms: ", policy::RefusalName(refused));
+  const bool may_be_too_long = life.rules.max_age_ms > 0;
+  if (refused == policy::Refusal::kTooLong && !may_be_too_long)
+    Wrong("a pin is called too long, and nothing ends before it");
   if (refused != policy::Refusal::kNone) return;
   for (size_t i = 0; i < count; ++i) model_.Pin(lease.blocks[i].block, until_ms, Now());
 }
@@ -330,10 +368,12 @@ void Simulation::EndGroup(uint32_t index, size_t at) {
     waiting += of_group ? 1 : 0;
     it = of_group ? EndReserve(it) : std::next(it);
   }
+  const size_t may_be_ended = model_.CountMayBeEnded(group, Now());
   const size_t expected = model_.AbortGroup(group);
   const size_t aborted = node_.engine().AbortGroup(group);
   Say("group ", group.value(), " ends: ", aborted, " blocks aborted");
-  if (aborted < expected || (aborted > expected && waiting == 0)) Wrong(absl::StrCat("must be ", expected));
+  if (aborted + may_be_ended < expected || (aborted > expected && waiting == 0))
+    Wrong(absl::StrCat("must be ", expected));
   std::erase_if(unfinished_, [&](const Unfinished& item) { return item.group == group; });
   group = GroupId(++last_group_);
 }

@@ -25,15 +25,9 @@ void Simulation::CommitWrongly() {
   const bool real_shard = random_.Chance(50);
   const auto shard = static_cast<uint32_t>(real_shard ? random_.Below(2) : random_.Between(3, 70));
   if (random_.Chance(30)) {
-    const bool expected = model_.Abort(group, reservation);
-    Say("group ", group.value(), " aborts ", reservation.value(), " that may not be its own");
-    if (node_.engine().Abort(group, reservation) != expected) Wrong("an abort came out otherwise than it must");
-    return;
+    return Abort(group, reservation);
   }
-  const engine::CommitOutcome expected = model_.Commit(group, reservation, shard, Now());
-  const engine::CommitOutcome outcome = node_.engine().Commit(group, reservation, shard);
-  Say("group ", group.value(), " commits ", reservation.value(), " shard ", shard, ": ", static_cast<int>(outcome));
-  if (outcome != expected) Wrong(absl::StrCat("a commit must come out as ", static_cast<int>(expected)));
+  Commit(group, reservation, shard);
 }
 
 // All over the memory it may map, and beyond what it was granted.

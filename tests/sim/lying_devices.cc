@@ -24,6 +24,9 @@ class LyingArena : public device::Arena {
     executor_->Post([done = std::move(done)]() mutable { done(absl::OkStatus()); });
     return absl::OkStatus();
   }
+  absl::Status Zero(uint64_t offset, uint64_t bytes, Done done) override {
+    return honest_->Zero(offset, bytes, std::move(done));
+  }
   uint64_t AllocatedBytes() const override { return honest_->AllocatedBytes(); }
 
  private:
@@ -81,6 +84,12 @@ void WatchedCatalog::Load(absl::AnyInvocable<void(std::vector<tier::CatalogRecor
 bool LyingFile::Submit(device::BlockIo io) {
   const bool of_block = io.part_count == 2;
   const bool write = io.op == device::BlockIo::Op::kWrite;
+  // What is neither a block nor the header of a segment.
+  const bool zeros = write && !of_block && io.parts[0].iov_len > kNvmeHeaderBytes;
+  if (planted_ == Planted::kSkipsZeros && zeros) {
+    executor_->Post([io = std::make_shared<device::BlockIo>(std::move(io))] { io->done(absl::OkStatus()); });
+    return true;
+  }
   if (planted_ == Planted::kLosesWrites && write && of_block && ++writes_ % 8 == 0) {
     executor_->Post([io = std::make_shared<device::BlockIo>(std::move(io))] {
       const absl::Status sealed = io->on_disk_thread();

@@ -9,8 +9,8 @@
 namespace kvartal::sim {
 namespace {
 
-// Pins end at every kPinTicks-th tick, and a late tick may pass over one of those.
-constexpr int64_t kPinEndMs = 3 * int64_t{kPinTicks} * kTickMs;
+// The end of a pin is kept in ticks here and in seconds on disk.
+constexpr int64_t kPinEndMs = 1000 + 2 * int64_t{kTickMs};
 
 std::vector<BlockKey> MakeKeys() {
   std::vector<BlockKey> keys(kNumbers);
@@ -67,13 +67,13 @@ bool Model::TooOld(const Life& life, int64_t commit_ms, int64_t now_ms) const {
 }
 
 bool Model::Pinned(const Life::Block& block, int64_t now_ms) const {
-  return block.pinned_until_ms > 0 && now_ms < block.pinned_until_ms + kPinEndMs;
+  return block.ever_pinned_until_ms > 0 && now_ms < block.ever_pinned_until_ms + kPinEndMs;
 }
 
 // --- storing
 
 uint32_t Model::Grant(const BlockRef& ref, GroupId group, uint32_t shard, uint64_t offset,
-                      const engine::ReservedBlock& reserved, int64_t now_ms) {
+                      const engine::ReservedBlock& reserved, int64_t asked_ms, int64_t now_ms) {
   Life& life = lives_[ref.life];
   Life::Block& block = at(ref);
   const uint64_t bit = uint64_t{1} << shard;
@@ -85,6 +85,7 @@ uint32_t Model::Grant(const BlockRef& ref, GroupId group, uint32_t shard, uint64
     filling.taken |= bit;
     return filling.nonce;
   }
+  EndOverdueAt(ref, offset, now_ms);
   const uint32_t nonce = next_nonce();
   versions_.push_back({ref, Version::Fate::kFilling, 0});
   if (block.leases > 0) findings_.Add(absl::StrCat(NameOf(ref), " is stored anew while it is leased"));
@@ -103,20 +104,27 @@ uint32_t Model::Grant(const BlockRef& ref, GroupId group, uint32_t shard, uint64
   NoteSlot(ref, offset, reserved.generation, nonce);
   ++life.slots[offset].users;
   const uint32_t shards = plan_.layouts[ref.space].shard_count;
-  fillings_[reserved.reservation.value()] = {ref, group, nonce, offset, (uint64_t{1} << shards) - 1, bit};
+  fillings_[reserved.reservation.value()] = {ref, group, nonce, offset, (uint64_t{1} << shards) - 1, bit, asked_ms};
   return nonce;
 }
 
-engine::CommitOutcome Model::Commit(GroupId group, ReservationId reservation, uint32_t shard, int64_t now_ms) {
+engine::CommitOutcome Model::OutcomeOf(GroupId group, ReservationId reservation, uint32_t shard) const {
   using engine::CommitOutcome;
   const auto it = fillings_.find(reservation.value());
   if (it == fillings_.end()) return CommitOutcome::kNotFilling;
-  Filling& filling = it->second;
+  const Filling& filling = it->second;
   if (filling.group != group) return CommitOutcome::kNotYours;
   const uint64_t bit = shard < kShardsMax ? uint64_t{1} << shard : 0;
   if ((filling.taken & filling.missing & bit) == 0) return CommitOutcome::kNotFilling;
-  filling.missing &= ~bit;
-  if (filling.missing != 0) return CommitOutcome::kShardStored;
+  return filling.missing == bit ? CommitOutcome::kVisible : CommitOutcome::kShardStored;
+}
+
+void Model::Commit(GroupId group, ReservationId reservation, uint32_t shard, int64_t now_ms) {
+  const engine::CommitOutcome outcome = OutcomeOf(group, reservation, shard);
+  if (outcome != engine::CommitOutcome::kVisible && outcome != engine::CommitOutcome::kShardStored) return;
+  Filling& filling = fillings_.at(reservation.value());
+  filling.missing &= ~(uint64_t{1} << shard);
+  if (filling.missing != 0) return;
   const uint32_t nonce = filling.nonce;
   Life::Block& block = at(filling.block);
   block.maybe = true;
@@ -125,7 +133,30 @@ engine::CommitOutcome Model::Commit(GroupId group, ReservationId reservation, ui
   versions_[nonce].commit_ms = now_ms;
   if (plan_.nvme_bytes > 0) awaits_durable_[reservation.value()] = nonce;
   EndFilling(reservation.value(), Version::Fate::kCommitted);
-  return CommitOutcome::kVisible;
+}
+
+bool Model::MayBeEnded(ReservationId reservation, int64_t now_ms) const {
+  const auto it = fillings_.find(reservation.value());
+  return it != fillings_.end() && plan_.tenants.size() > 1 &&
+         now_ms - it->second.asked_ms + 2 * kTickMs >= int64_t{kFillTicksMax} * kTickMs;
+}
+
+size_t Model::CountMayBeEnded(GroupId group, int64_t now_ms) const {
+  size_t count = 0;
+  for (const auto& [reservation, filling] : fillings_) {
+    if (filling.group == group && MayBeEnded(ReservationId(reservation), now_ms)) ++count;
+  }
+  return count;
+}
+
+// What is given to somebody again was ended before.
+void Model::EndOverdueAt(const BlockRef& ref, uint64_t offset, int64_t now_ms) {
+  std::vector<ReservationId> ended;
+  for (const auto& [reservation, filling] : fillings_) {
+    const bool in_the_way = filling.block == ref || (filling.block.life == ref.life && filling.offset == offset);
+    if (in_the_way && MayBeEnded(ReservationId(reservation), now_ms)) ended.emplace_back(reservation);
+  }
+  for (const ReservationId reservation : ended) EndOverdue(reservation);
 }
 
 void Model::EndFilling(uint64_t reservation, Version::Fate fate) {
@@ -179,18 +210,23 @@ void Model::Found(const BlockRef& ref, bool in_place, int64_t now_ms) {
   }
 }
 
-void Model::NotFound(const BlockRef& ref, int64_t now_ms) {
+bool Model::HasRightTo(const BlockRef& ref, int64_t now_ms) {
   const Life& life = lives_[ref.life];
   const Life::Block& block = at(ref);
-  if (life.dropping || !life.in_policy || !block.maybe) return;
-  const bool held = block.leases > 0 || (block.holds > 0 && !plan_.disk_lies() && boots_ == 1);
-  if (!held || life.rules.max_age_ms > 0) return;
-  for (const TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
+  if (life.dropping || !life.in_policy || !block.maybe || life.rules.max_age_ms > 0) return false;
+  if (block.leases > 0) return true;
+  const bool held = block.holds > 0 && !plan_.disk_lies() && boots_ == 1;
+  const auto longer_ms = [&](TierKind tier) {
     const auto ttl_ms = static_cast<int64_t>(life.rules.ttl_ms[TierIndex(tier)]);
-    if (ttl_ms > 0 && now_ms - block.used_ms + kTickMs >= ttl_ms) return;
-  }
-  findings_.Add(absl::StrCat(NameOf(ref), " is not found though it is ", block.leases > 0 ? "leased" : "held",
-                             ", used ", now_ms - block.used_ms, " ms ago"));
+    return ttl_ms == 0 || now_ms - block.used_ms + kTickMs < ttl_ms;
+  };
+  return held && longer_ms(TierKind::kDram) && longer_ms(TierKind::kNvme);
+}
+
+bool Model::IsOverAge(uint32_t nonce, int64_t now_ms) const {
+  const Version& version = versions_[nonce];
+  const Life& life = lives_[version.block.life];
+  return life.in_policy && TooOld(life, version.commit_ms, now_ms);
 }
 
 void Model::Read(const BlockRef& ref, uint32_t nonce) {
@@ -253,6 +289,7 @@ void Model::Pin(const BlockRef& ref, int64_t until_ms, int64_t now_ms) {
   Life& life = lives_[ref.life];
   Life::Block& block = at(ref);
   block.pinned_until_ms = std::max(block.pinned_until_ms, until_ms);
+  block.ever_pinned_until_ms = std::max(block.ever_pinned_until_ms, until_ms);
   if (std::find(life.pins.begin(), life.pins.end(), ref) == life.pins.end()) life.pins.push_back(ref);
   std::erase_if(life.pins, [&](const BlockRef& pin) { return at(pin).pinned_until_ms <= now_ms; });
   uint64_t pinned_bytes = 0;
@@ -288,6 +325,18 @@ void Model::EndDrop(uint32_t index, uint32_t nonces_below, bool reported, int64_
 
 // --- what survives
 
+std::vector<BlockRef> Model::DurablePins(int64_t now_ms) {
+  std::vector<BlockRef> pins;
+  for (const auto& [slot, nonce] : durable_) {
+    const BlockRef ref = versions_[nonce].block;
+    const Life& life = lives_[ref.life];
+    const bool may_end = life.quota_lowered || life.was_removed || life.dropping || !life.in_policy ||
+                         life.rules.max_age_ms > 0 || boots_ > 1;
+    if (!may_end && at(ref).nonce == nonce && at(ref).maybe && at(ref).pinned_until_ms > now_ms) pins.push_back(ref);
+  }
+  return pins;
+}
+
 void Model::Durable(ReservationId reservation, SlotId slot) {
   const auto it = awaits_durable_.find(reservation.value());
   if (it == awaits_durable_.end()) return;
@@ -307,6 +356,11 @@ void Model::Crash(bool power_cut, bool loses_catalog) {
       return synced == durable_synced_.end() || synced->second != item.second;
     });
   }
+  // Who was removed may be on its way out, whoever has it back since: a crash ends what its grace promised.
+  std::erase_if(durable_, [this](const auto& item) {
+    const Life& life = lives_[versions_[item.second].block.life];
+    return !life.in_policy || life.was_removed;
+  });
   // The headers of the disk say what was there once, not what is there still.
   if (loses_catalog) durable_.clear();
   durable_synced_.clear();
@@ -316,10 +370,10 @@ void Model::Crash(bool power_cut, bool loses_catalog) {
   ended_.clear();
   held_blocks_ = 0;
   for (Life& life : lives_) {
-    life.dropping = false;
+    life.dropping = life.was_removed = false;
     life.slots.clear();
     life.pins.clear();
-    life.charged_bytes = {};
+    life.charged_bytes = life.guarantee_bytes = life.taken = {};
     life.ns.clear();
     life.last_request = 0;
     life.id = TenantId::None();

@@ -53,7 +53,8 @@ struct Life {
     int64_t used_ms = 0;          // when it was last used for sure
     int64_t access_ms = 0;        // and when at the latest
     int64_t pinned_until_ms = 0;
-    uint32_t leases = 0;  // in place
+    int64_t ever_pinned_until_ms = 0;  // an older record of it may come back with its pin
+    uint32_t leases = 0;               // in place
     uint32_t holds = 0;
     uint32_t uses = 0;  // loads and reserves under way, each of which may touch it at any time
   };
@@ -71,13 +72,17 @@ struct Life {
   bool scribbles = false;
   bool dropping = false;
   bool quota_lowered = false;  // in this boot
-  uint32_t dead_below = 0;     // nonces below were erased, and that was reported
+  bool was_removed = false;    // in this boot
+  int64_t removed_ms = 0;
+  uint32_t dead_below = 0;  // nonces below were erased, and that was reported
   int64_t dropped_ms = 0;
   std::vector<GroupId> groups;
   std::vector<std::vector<Block>> spaces;
   absl::flat_hash_map<uint64_t, Slot> slots;  // by offset of the block in the arena
   std::vector<BlockRef> pins;
-  std::array<uint64_t, kTierCount> charged_bytes{};  // after the last event
+  std::array<uint64_t, kTierCount> charged_bytes{};    // after the last event or tick
+  std::array<uint64_t, kTierCount> guarantee_bytes{};  // then
+  std::array<uint64_t, kTierCount> taken{};            // copies that others had of it by then
   // Of this boot.
   TenantId id;
   std::vector<NamespaceId> ns;
@@ -97,6 +102,7 @@ struct Filling {
   uint32_t nonce = 0;
   uint64_t offset = 0;  // of the block
   uint64_t missing = 0, taken = 0;
+  int64_t asked_ms = 0;
 };
 
 class Model {
@@ -117,16 +123,24 @@ class Model {
   // --- storing
   // The nonce of the bytes to write.
   uint32_t Grant(const BlockRef& ref, GroupId group, uint32_t shard, uint64_t offset,
-                 const engine::ReservedBlock& block, int64_t now_ms);
-  engine::CommitOutcome Commit(GroupId group, ReservationId reservation, uint32_t shard, int64_t now_ms);
+                 const engine::ReservedBlock& block, int64_t asked_ms, int64_t now_ms);
+  // Another tenant may be owed its memory: such a fill is ended when its time is up.
+  bool MayBeEnded(ReservationId reservation, int64_t now_ms) const;
+  size_t CountMayBeEnded(GroupId group, int64_t now_ms) const;
+  // It was.
+  void EndOverdue(ReservationId reservation) { EndFilling(reservation.value(), Version::Fate::kAborted); }
+  engine::CommitOutcome OutcomeOf(GroupId group, ReservationId reservation, uint32_t shard) const;
+  void Commit(GroupId group, ReservationId reservation, uint32_t shard, int64_t now_ms);
   bool Abort(GroupId group, ReservationId reservation);
   size_t AbortGroup(GroupId group);
 
   // --- serving
   // It was found. `in_place`: in DRAM, else in any tier.
   void Found(const BlockRef& ref, bool in_place, int64_t now_ms);
-  // It was not found. Somebody may have a right to it.
-  void NotFound(const BlockRef& ref, int64_t now_ms);
+  // It was not found, and nothing but space that another tenant is owed allows that.
+  bool HasRightTo(const BlockRef& ref, int64_t now_ms);
+  // By its age nobody may have it any more.
+  bool IsOverAge(uint32_t nonce, int64_t now_ms) const;
   // Its bytes say `nonce`.
   void Read(const BlockRef& ref, uint32_t nonce);
   void NoteSlot(const BlockRef& ref, uint64_t offset, uint32_t generation, uint32_t nonce);
@@ -147,6 +161,8 @@ class Model {
   void Synced() { durable_synced_ = durable_; }
   void Crash(bool power_cut, bool loses_catalog);
   const std::map<SlotId, uint32_t>& durable() const { return durable_; }
+  // Pins in force that were persisted, for all one can know.
+  std::vector<BlockRef> DurablePins(int64_t now_ms);
   // It was promised to be there after the crash, whatever the engine did since.
   bool MustHaveSurvived(uint32_t nonce, int64_t now_ms);
   void NewBoot() { ++boots_; }
@@ -161,6 +177,7 @@ class Model {
   bool TooOld(const Life& life, int64_t commit_ms, int64_t now_ms) const;
   bool Pinned(const Life::Block& block, int64_t now_ms) const;
   void EndFilling(uint64_t reservation, Version::Fate fate);
+  void EndOverdueAt(const BlockRef& ref, uint64_t offset, int64_t now_ms);
 
   const Plan& plan_;
   Findings& findings_;

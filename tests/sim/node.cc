@@ -37,8 +37,9 @@ void Node::Boot(std::vector<policy::TenantRules> rules) {
     devices.nvme = nvme_.get();
     devices.catalog = watched_catalog_.get();
   }
-  engine_ = std::make_unique<engine::CacheEngine>(engine::EngineOptions{}, devices,
-                                                  policy::PolicyTable::FromRules(std::move(rules), capacity_));
+  engine_ = std::make_unique<engine::CacheEngine>(
+      engine::EngineOptions{.eviction = plan_.eviction, .removed_grace_ms = plan_.removed_grace_ms}, devices,
+      policy::PolicyTable::FromRules(std::move(rules), capacity_));
   engine_->SetObserver(observer_);
   recovered_ = false;
   engine_->Recover([this](const absl::Status&) { recovered_ = true; });

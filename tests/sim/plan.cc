@@ -11,6 +11,7 @@ constexpr uint32_t kShardBytes[] = {4096, 4096, 5000, 8192, 16384, 32768};
 constexpr uint32_t kShardCounts[] = {1, 1, 1, 2, 3};
 constexpr uint32_t kSpeeds[] = {5, 20, 60, 95};
 constexpr size_t kQueues[] = {0, 0, 0, 4, 32};
+constexpr int64_t kGracesMs[] = {500, 3'000, 20'000, kRemovedGraceMs};
 
 // In a thousand events, before the swarm turns them up and down.
 constexpr std::array<uint32_t, kEventKinds> kUsualWeights = {140, 200, 240, 90, 110, 15, 25, 6,
@@ -54,7 +55,7 @@ void MakeRoomFor(Planted planted, Plan* plan, Random* random) {
 const char* PlantedName(Planted planted) {
   constexpr const char* kNames[] = {"nothing",       "overlapping-memory", "punch-does-nothing", "loses-puts",
                                     "loses-deletes", "loses-tombstones",   "forgets-records",    "loses-writes",
-                                    "stale-reads",   "slow-clock"};
+                                    "stale-reads",   "slow-clock",         "skips-zeros"};
   return kNames[static_cast<size_t>(planted)];
 }
 
@@ -95,6 +96,8 @@ Plan MakePlan(uint64_t seed, Planted planted) {
   plan.disk_speed = random.Pick(kSpeeds);
   plan.catalog_speed = random.Pick(kSpeeds);
   plan.chain_length_max = random.Chance(20) ? 700 : static_cast<uint32_t>(random.Between(2, 48));
+  plan.eviction = random.Chance(50) ? "lhd" : "lru";
+  plan.removed_grace_ms = random.Pick(kGracesMs);
   MakeRoomFor(planted, &plan, &random);
   return plan;
 }
@@ -123,7 +126,8 @@ policy::TenantRules DrawRules(const Plan& plan, const std::string& name, uint32_
 
 std::string Describe(const Plan& plan) {
   std::string out = absl::StrCat("seed ", plan.seed, ": dram ", plan.dram_bytes / kMiB, " MiB, nvme ",
-                                 plan.nvme_bytes / kMiB, " MiB, ", plan.tenants.size(), " tenants, layouts");
+                                 plan.nvme_bytes / kMiB, " MiB, ", plan.tenants.size(), " tenants, ", plan.eviction,
+                                 ", grace ", plan.removed_grace_ms, " ms, layouts");
   for (const ModelLayout& layout : plan.layouts)
     absl::StrAppend(&out, " ", layout.shard_count, "x", layout.shard_bytes);
   absl::StrAppend(&out, ", speeds ", plan.memory_speed, "/", plan.disk_speed, "/", plan.catalog_speed,

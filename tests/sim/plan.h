@@ -26,11 +26,12 @@ enum class Planted : uint8_t {
   kLosesWrites,        // the disk acknowledges before it writes, and sometimes never does
   kStaleReads,         // the disk answers with what was there before the last write
   kSlowClock,          // the engine's clock stands still while time goes on
+  kSkipsZeros,         // the disk acknowledges zeros that it does not write
 };
 inline constexpr std::array kAllPlanted = {
-    Planted::kOverlappingMemory, Planted::kPunchDoesNothing, Planted::kLosesPuts,
-    Planted::kLosesTombstones,   Planted::kForgetsRecords,   Planted::kLosesWrites,
-    Planted::kStaleReads,        Planted::kSlowClock,        Planted::kLosesDeletes};
+    Planted::kOverlappingMemory, Planted::kPunchDoesNothing, Planted::kLosesPuts,  Planted::kLosesTombstones,
+    Planted::kForgetsRecords,    Planted::kLosesWrites,      Planted::kStaleReads, Planted::kSlowClock,
+    Planted::kSkipsZeros,        Planted::kLosesDeletes};
 const char* PlantedName(Planted planted);
 // kNothing for a name nobody knows.
 Planted PlantedByName(const std::string& name);
@@ -78,6 +79,8 @@ struct Plan {
   uint32_t memory_speed = 0, disk_speed = 0, catalog_speed = 0;
   size_t memory_queue_max = 0, disk_queue_max = 0, catalog_queue_max = 0;
   uint32_t chain_length_max = 0;
+  std::string eviction;
+  int64_t removed_grace_ms = 0;
   Planted planted = Planted::kNothing;
 
   bool disk_lies() const {

@@ -13,7 +13,7 @@ Simulation::Simulation(const Plan& plan, bool print_log)
       random_(plan.seed ^ 0x51),
       log_(print_log),
       model_(plan_, &findings_),
-      node_(plan_, this, [this](SlotId slot) { model_.Forgotten(slot); }),
+      node_(plan_, this, [this](SlotId slot) { OnCatalogDelete(slot); }),
       weights_total_(std::accumulate(plan.weights.begin(), plan.weights.end(), 0u)) {
   for (uint32_t tenant = 0; tenant < plan_.tenants.size(); ++tenant) {
     const std::string name = "team-" + std::to_string(tenant) + "/kv";
@@ -163,6 +163,24 @@ void Simulation::OnDurable(GroupId, ReservationId reservation) {
   if (!slot.has_value()) return Wrong("a block is called durable before its record is written");
   ++counts_.durable;
   model_.Durable(reservation, *slot);
+}
+
+// Of a drop that a client asked for, its answer tells more.
+void Simulation::OnDeletion(const engine::DeletionReceipt& receipt) {
+  last_receipt_ = receipt;
+  Say("  receipt: ", receipt.blocks, " blocks of ", receipt.tenant, " (", policy::DropReasonName(receipt.reason), ")");
+  if (receipt.blocks == 0 && receipt.reason == policy::DropReason::kMaxAge) Wrong("a receipt for nothing");
+  if (receipt.reason == policy::DropReason::kMaxAge) counts_.aged += receipt.blocks;
+  if (receipt.unerased_blocks > 0 && !plan_.disk_lies()) Wrong("the disk is sound, and did not take zeros");
+  if (receipt.reason != policy::DropReason::kRemoved) return;
+  for (const uint32_t index : current_) {
+    Life& life = model_.life(index);
+    if (life.name != receipt.tenant || life.dropping || !life.was_removed) continue;
+    Say("  ", life.rules.uid, " was removed, and is erased: ", receipt.blocks, " blocks");
+    ++counts_.removed;
+    model_.StartDrop(index);
+    model_.EndDrop(index, model_.next_nonce(), receipt.unerased_blocks == 0 && !catalog_failed_, Now());
+  }
 }
 
 void Simulation::OnGranted(DomainId, uint64_t offset, uint64_t bytes) {

@@ -20,7 +20,7 @@ class Simulation : private engine::EngineObserver {
  public:
   struct Counts {
     uint64_t granted = 0, refused = 0, committed = 0, found = 0, loaded = 0, durable = 0, survived = 0, crashes = 0,
-             drops = 0;
+             drops = 0, taken = 0, aged = 0, erased_on_disk = 0, pins_kept = 0, removed = 0;
   };
 
   Simulation(const Plan& plan, bool print_log);
@@ -64,6 +64,7 @@ class Simulation : private engine::EngineObserver {
     uint32_t space = 0;
     Chain chain;
     GroupId group;
+    int64_t asked_ms = 0;
   };
 
   // --- what clients do (clients.cc)
@@ -71,13 +72,18 @@ class Simulation : private engine::EngineObserver {
   void Reserve(uint32_t life, uint32_t space, const Chain& chain, GroupId group, uint32_t shard, uint32_t parent);
   std::map<uint64_t, Waiting>::iterator EndReserve(std::map<uint64_t, Waiting>::iterator reserve);
   void OnReserved(uint32_t life, uint32_t space, const Chain& chain, GroupId group, uint32_t shard, bool at_once,
-                  const std::vector<engine::ReservedBlock>& blocks);
-  void OnGranted(const BlockRef& ref, GroupId group, uint32_t shard, const engine::ReservedBlock& block);
+                  int64_t asked_ms, const std::vector<engine::ReservedBlock>& blocks);
+  void OnGranted(const BlockRef& ref, GroupId group, uint32_t shard, int64_t asked_ms,
+                 const engine::ReservedBlock& block);
   void OnRefused(uint32_t life, policy::Refusal reason);
   void DoFinish();
   void FinishOne(const Unfinished& item);
+  void Abort(GroupId group, ReservationId reservation);
+  void Commit(GroupId group, ReservationId reservation, uint32_t shard);
   void DoLookup();
   void Lookup(uint32_t life, uint32_t space, const Chain& chain);
+  // Somebody holds it, and its memory is owed to another tenant.
+  bool IsOwed(const BlockRef& ref);
   Held TakeHold(const BlockRef& ref, const engine::BlockPlace& place, bool in_place, bool every_byte);
   void DoLoad();
   void Load(const Lease& lease, size_t count);
@@ -103,12 +109,15 @@ class Simulation : private engine::EngineObserver {
   void DoTrouble();
   void EndTrouble();
   void DoCrash();
+  void ComeToRest();
+  void CheckPins(const std::vector<BlockRef>& pins);
   void Boot();
   void CheckSurvivors(const std::map<SlotId, uint32_t>& durable);
   void CheckSurvivor(uint32_t nonce);
   void DoSettle();
   bool AtRest();
   void CheckMemoryAtRest();
+  void CheckRemoved(const engine::EngineStats& stats);
   void EndSessions(uint32_t life);
 
   // --- after every event (checks.cc)
@@ -116,12 +125,17 @@ class Simulation : private engine::EngineObserver {
   void CheckLedger();
   void CheckMemory(const engine::EngineStats& stats);
   void CheckTenant(Life* life, const engine::TenantStats& stats);
+  void CheckTaken(Life* life, const engine::TenantStats& stats);
+  void CheckZeroed(const engine::EngineStats& stats);
+  // Its record is about to go.
+  void OnCatalogDelete(SlotId slot);
   void CheckLeases();
   void CheckHeld(const Held& held, uint32_t space, bool every_byte);
   void CheckEverything();
 
   void OnDurable(GroupId group, ReservationId reservation) override;
   void OnGranted(DomainId domain, uint64_t offset, uint64_t bytes) override;
+  void OnDeletion(const engine::DeletionReceipt& receipt) override;
 
   void Step();
   EventKind DrawEvent();
@@ -159,6 +173,8 @@ class Simulation : private engine::EngineObserver {
   std::map<uint64_t, Waiting> reserves_;  // not yet answered
   uint64_t loads_ = 0;                    // not yet answered
   size_t lease_to_check_ = 0;             // its bytes, at the next event
+  engine::DeletionReceipt last_receipt_;
+  bool was_recovering_ = false;  // at the last look at the ledger
   bool crash_next_ = false;
   bool durable_read_ = false;    // what is read now was durable on a sound disk
   bool catalog_failed_ = false;  // it was told to, in this boot

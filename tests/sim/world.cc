@@ -9,6 +9,8 @@ namespace {
 
 constexpr uint32_t kTenantsPerBootMax = 12;  // an engine keeps what it knew of each until it restarts
 constexpr int kSettleRoundsMax = 400;
+constexpr int kRestRounds = 24;
+constexpr int64_t kRemovalMs = 3'000;  // at rest: from the end of a grace to the last zero
 constexpr size_t kSurvivorsChecked = 48;
 
 }  // namespace
@@ -25,6 +27,8 @@ void Simulation::DoAdvance() {
 void Simulation::Tick() {
   node_.AdvanceMs(kTickMs);
   node_.engine().Tick();
+  if (node_.engine().behind()) node_.engine().CatchUp();
+  CheckLedger();
   node_.CompleteSome(&random_);
 }
 
@@ -64,7 +68,8 @@ void Simulation::DoTenantLife() {
     EndSessions(current);
     CheckLedger();
     life.in_policy = false;
-    life.quota_lowered = true;
+    life.quota_lowered = life.was_removed = true;
+    life.removed_ms = Now();
     return node_.ApplyPolicy(RulesInForce());
   }
   const bool anew = tenants_of_boot_ < kTenantsPerBootMax && random_.Chance(60);
@@ -77,6 +82,8 @@ void Simulation::DoTenantLife() {
     for (uint32_t i = 0; i < plan_.tenants[tenant].groups; ++i) model_.life(current).groups.emplace_back(++last_group_);
   } else {
     life.in_policy = true;
+    // Of what came back from the disk meanwhile nobody knew how much it may be.
+    life.quota_lowered = life.was_removed = true;
   }
   Say(model_.life(current).rules.uid, anew ? " is new" : " is back");
   node_.ApplyPolicy(RulesInForce());
@@ -112,7 +119,12 @@ void Simulation::DoDrop() {
 
 void Simulation::OnDropped(uint32_t index, uint32_t nonces_below, const absl::StatusOr<uint64_t>& bytes) {
   Say("  ", model_.life(index).rules.uid, bytes.ok() ? " is erased" : " could not be erased");
-  if (!bytes.ok() && !plan_.disk_lies() && !catalog_failed_) Wrong("a drop failed though nothing is wrong");
+  // It came back while it was being erased already.
+  const bool twice = absl::IsAlreadyExists(bytes.status()) && model_.life(index).was_removed;
+  if (!bytes.ok() && !twice && !plan_.disk_lies() && !catalog_failed_) Wrong("a drop failed though nothing is wrong");
+  if (bytes.ok() && (last_receipt_.tenant != model_.life(index).name || last_receipt_.bytes != *bytes ||
+                     last_receipt_.unerased_blocks > 0))
+    Wrong("the receipt of a drop tells something else");
   model_.EndDrop(index, nonces_below, bytes.ok(), Now());
   ++counts_.drops;
   // What a deletion promised is seen best when nothing but the promise is left.
@@ -173,7 +185,11 @@ void Simulation::DoCrash() {
                : kind == Node::CrashKind::kPowerCut ? ", power cut"
                                                     : ", no catalog");
   ++counts_.crashes;
+  const bool rests_first = random_.Chance(30) && kind == Node::CrashKind::kKill;
+  if (rests_first) ComeToRest();
+  if (findings_.any()) return;
   crash_next_ = false;
+  std::vector<BlockRef> pins;
   leases_.clear();
   unfinished_.clear();
   finished_.clear();
@@ -181,8 +197,45 @@ void Simulation::DoCrash() {
   loads_ = 0;
   node_.Crash(kind, &random_);
   node_.AdvanceMs(static_cast<int64_t>(random_.Below(random_.Chance(80) ? 2'000 : 60'000)));
+  if (rests_first && !catalog_failed_) pins = model_.DurablePins(Now() + 3 * kTickMs);
   model_.Crash(kind == Node::CrashKind::kPowerCut, kind == Node::CrashKind::kLosesCatalog);
   Boot();
+  if (node_.recovered() && !findings_.any()) CheckPins(pins);
+}
+
+// What a crash finds on disk then is all that was to be written there.
+void Simulation::ComeToRest() {
+  EndTrouble();
+  for (int round = 0; round < kRestRounds && !findings_.any(); ++round) {
+    node_.CompleteAll();
+    if (node_.file() != nullptr) node_.file()->FailLost();
+    Tick();
+  }
+  if (!findings_.any()) node_.CompleteAll();
+}
+
+// A pin outlives a restart, and the block with it, however short its TTL is.
+void Simulation::CheckPins(const std::vector<BlockRef>& pins) {
+  std::map<uint32_t, uint64_t> by_life;
+  for (const BlockRef& ref : pins) {
+    if (!Open(ref.life, ref.space)) continue;
+    std::vector<engine::BlockPlace> places;
+    const std::vector<BlockKey> keys = {KeyOf(ref.number)};
+    node_.engine().Lookup(model_.life(ref.life).ns[ref.space], keys, 0, 0, &places);
+    if (places.empty()) return Wrong(absl::StrCat(model_.NameOf(ref), " was pinned, and is gone after a crash"));
+    const engine::Hold hold = engine::HoldOf(places[0]);
+    node_.engine().Release({&hold, 1});
+    model_.at(ref).used_ms = model_.at(ref).access_ms = Now();
+    ++by_life[ref.life];
+  }
+  if (pins.empty()) return;
+  counts_.pins_kept += pins.size();
+  const engine::EngineStats stats = node_.engine().stats();
+  for (const auto& [index, count] : by_life) {
+    const uint64_t pinned = stats.tenants[model_.life(index).id.value()].pinned_blocks;
+    if (pinned < count)
+      Wrong(absl::StrCat(model_.life(index).name, " has ", pinned, " pinned blocks after a crash, must have ", count));
+  }
 }
 
 void Simulation::Boot() {
@@ -276,9 +329,22 @@ bool Simulation::AtRest() {
          stats.reclaiming_bytes[TierIndex(TierKind::kDram)] == 0;
 }
 
+// A tenant that did not come back has nothing left after its grace.
+void Simulation::CheckRemoved(const engine::EngineStats& stats) {
+  if (plan_.disk_lies() || catalog_failed_) return;
+  for (uint32_t index = 0; index < model_.life_count(); ++index) {
+    const Life& life = model_.life(index);
+    if (!life.id.valid() || life.in_policy || Now() - life.removed_ms < plan_.removed_grace_ms + kRemovalMs) continue;
+    const engine::TenantStats& left = stats.tenants[life.id.value()];
+    if (left.entries > 0 || left.tiers[TierIndex(TierKind::kDram)].charged_bytes > 0)
+      Wrong(absl::StrCat(life.rules.uid, " was removed long ago, and has ", left.entries, " blocks"));
+  }
+}
+
 // What the system really holds for a domain is what the domain is charged for.
 void Simulation::CheckMemoryAtRest() {
   const engine::EngineStats stats = node_.engine().stats();
+  CheckRemoved(stats);
   for (const uint32_t index : current_) {
     const Life& life = model_.life(index);
     if (!life.id.valid() || life.ns.empty() || life.scribbles) continue;
