@@ -129,6 +129,7 @@ void CacheEngine::Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone do
 void CacheEngine::Release(std::span<const Hold> holds) { core_->load_path.Release(holds); }
 
 bool CacheEngine::MayRenew(std::span<const Hold> holds) const {
+  if (!core_->state.SomebodyTakes(TierKind::kDram)) return true;
   return std::none_of(holds.begin(), holds.end(),
                       [this](const Hold& hold) { return hold.in_place && core_->space.IsOwed(hold.entry); });
 }

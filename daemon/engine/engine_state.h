@@ -21,6 +21,7 @@
 #include "daemon/engine/deletion_receipt.h"
 #include "daemon/index/prefix_index.h"
 #include "daemon/policy/block_deadline.h"
+#include "daemon/policy/fair_share.h"
 #include "daemon/policy/ghost_list.h"
 #include "daemon/policy/quota_ledger.h"
 #include "daemon/policy/tenant_orders.h"
@@ -51,8 +52,9 @@ struct TierSharing {
   uint64_t share_bytes = 0, demand_bytes = 0;  // of the last water-filling
   bool ran_out = false;                        // since then: had to evict its own, or was refused
   policy::GhostList ghosts;
-  TenantId victim;          // who gives it space now
-  uint32_t stuck_tick = 0;  // when it last had nothing that could be taken: not asked again within that tick
+  TenantId victim;  // who gives it space now
+  // When it last had nothing that could be taken on a claim: not asked again within that tick.
+  std::array<uint32_t, policy::kClaimCount> stuck_tick{};
 };
 
 struct TenantState {
@@ -73,6 +75,7 @@ struct TenantState {
   uint32_t empty_ticks = 0;  // how long the domain has had empty extents
   bool memory_open = false;
   uint32_t grow_failed_tick = 0;  // when a populate was last refused: not tried again within that tick
+  uint64_t unzeroed_blocks = 0;   // ever: the device did not take the zeros, so their bytes may still be there
   uint32_t erases_under_way = 0;  // of a removal: transfers it waits for
   bool dropping = false;
   absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> drop_done;

@@ -12,7 +12,10 @@ void Expiry::Tick() {
   RunTimers();
   RearmSome();
   for (auto& tenant : state_.tenants) {
-    if (tenant->dropping) continue;
+    if (tenant->dropping) {
+      state_.Wake(*tenant);  // what waits has to be told
+      continue;
+    }
     space_.DrainOverLimit(*tenant, kOverLimitBlocksPerTick);
     pins_.Yield(*tenant, kOverLimitBlocksPerTick);
     GiveBackIdleExtents(*tenant);
@@ -119,6 +122,7 @@ void Expiry::OnErased(TenantState& tenant, int64_t first_commit_ms, const Erasur
   ++receipt.blocks;
   receipt.bytes += erased.bytes;
   receipt.unerased_blocks += erased.status.ok() ? 0 : 1;
+  tenant.unzeroed_blocks += erased.status.ok() ? 0 : 1;
   receipt.oldest_first_commit_ms = std::min(receipt.oldest_first_commit_ms, first_commit_ms);
 }
 
@@ -130,9 +134,11 @@ void Expiry::TellReceipts() {
 }
 
 void Expiry::RearmSome() {
-  if (std::exchange(state_.times_shortened, false)) rearm_left_ = state_.index.id_limit();
-  for (uint32_t looked = 0; looked < kSweepEntriesPerTick && rearm_left_ > 0; ++looked, --rearm_left_) {
-    rearm_at_ = rearm_at_ + 1 < state_.index.id_limit() ? rearm_at_ + 1 : 0;
+  if (std::exchange(state_.times_shortened, false)) {
+    rearm_at_ = 0;
+    rearm_end_ = state_.index.id_limit();
+  }
+  for (uint32_t looked = 0; looked < kSweepEntriesPerTick && rearm_at_ < rearm_end_; ++looked, ++rearm_at_) {
     const EntryId id(rearm_at_);
     if (state_.index.IsLive(id) && state_.index.at(id).state == BlockState::kCommitted) state_.Arm(id);
   }

@@ -54,7 +54,7 @@ class Expiry {
   Pins& pins_;
   Erasure& erasure_;
   uint32_t rearm_at_ = 0;
-  uint32_t rearm_left_ = 0;
+  uint32_t rearm_end_ = 0;
   uint32_t time_kept_tick_ = 0;
   std::map<TenantId, DeletionReceipt> receipts_;  // since the last tick
 };

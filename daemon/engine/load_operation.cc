@@ -40,6 +40,10 @@ void LoadOperation::StopAt(Refusal reason) {
 
 LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperation>& self) {
   EngineState& state = path_.state_;
+  if (tenant_.dropping) {
+    StopAt(Refusal::kDraining);
+    return Progress::kSubmitted;
+  }
   for (; next_ < entries_.size(); ++next_) {
     const EntryId id = entries_[next_];
     const Entry& entry = state.index.at(id);

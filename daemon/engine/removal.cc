@@ -88,11 +88,20 @@ void Removal::Continue(TenantState& tenant) {
   while (EraseOneFromNvme(tenant)) {
   }
   if (tenant.stats.entries > 0 || tenant.erases_under_way > 0 || tenant.reclaiming_bytes > 0) return;
+  if (state_.recovering) return;  // more of the tenant may come to light
   Finish(tenant);
 }
 
 void Removal::Finish(TenantState& tenant) {
   tenant.dropping = false;
+  // Also what an earlier drop, or maxAge, failed at: no receipt may say that it is gone.
+  tenant.receipt.unerased_blocks = tenant.unzeroed_blocks;
+  if (tenant.unzeroed_blocks > 0) {
+    Note(tenant, "blocks that could not be zeroed",
+         absl::DataLossError(absl::StrCat(tenant.unzeroed_blocks,
+                                          " since the start of the daemon; their bytes may still "
+                                          "be on the device until it is overwritten or replaced")));
+  }
   tenant.receipt.wall_ms = state_.devices.clock->WallMs();
   if (state_.observer != nullptr) state_.observer->OnDeletion(tenant.receipt);
   auto done = std::move(tenant.drop_done);
@@ -107,7 +116,7 @@ bool Removal::EraseOneFromNvme(TenantState& tenant) {
       erasure_.Start(id, policy::DropReason::kRemoved, [this, owner = &tenant](const Erasure::Erased& erased) {
         Note(*owner, "a block could not be zeroed on NVMe", erased.status);
         owner->receipt.bytes += erased.status.ok() ? erased.bytes : 0;
-        owner->receipt.unerased_blocks += erased.status.ok() ? 0 : 1;
+        owner->unzeroed_blocks += erased.status.ok() ? 0 : 1;
         --owner->erases_under_way;
         Continue(*owner);
       });

@@ -96,7 +96,7 @@ TenantState* Shares::Victim(TenantState& taker, TierKind tier, Claim claim) {
   const uint32_t now_tick = state_.NowTick();
   if (sharing.victim.valid()) {
     TenantState& victim = state_.tenant(sharing.victim);
-    const bool gives = victim.shared(tier).stuck_tick != now_tick;
+    const bool gives = victim.shared(tier).stuck_tick[static_cast<size_t>(claim)] != now_tick;
     if (gives && policy::MayBeVictim(StandingOf(victim, tier), claim)) return &victim;
   }
   std::vector<Standing> standings;
@@ -105,15 +105,15 @@ TenantState* Shares::Victim(TenantState& taker, TierKind tier, Claim claim) {
   may_give.reserve(state_.tenants.size());
   for (const auto& tenant : state_.tenants) {
     standings.push_back(StandingOf(*tenant, tier));
-    may_give.push_back(tenant->shared(tier).stuck_tick != now_tick);
+    may_give.push_back(tenant->shared(tier).stuck_tick[static_cast<size_t>(claim)] != now_tick);
   }
   const auto chosen = policy::ChooseVictim(standings, taker.id.value(), claim, may_give);
   sharing.victim = chosen.has_value() ? state_.tenants[*chosen]->id : TenantId::None();
   return chosen.has_value() ? state_.tenants[*chosen].get() : nullptr;
 }
 
-void Shares::NoteStuck(TenantState& taker, TenantState& victim, TierKind tier) {
-  victim.shared(tier).stuck_tick = state_.NowTick();
+void Shares::NoteStuck(TenantState& taker, TenantState& victim, TierKind tier, Claim claim) {
+  victim.shared(tier).stuck_tick[static_cast<size_t>(claim)] = state_.NowTick();
   taker.shared(tier).victim = TenantId::None();
 }
 

@@ -31,8 +31,8 @@ class Shares {
   // Who has to give space to `taker`: the one who gives already, while it has to, else the one the rule names. nullptr
   // when nobody has to, or nobody who has to can now. O(tenants) once a victim.
   TenantState* Victim(TenantState& taker, TierKind tier, policy::Claim claim);
-  // `victim` has nothing that can be taken now.
-  void NoteStuck(TenantState& taker, TenantState& victim, TierKind tier);
+  // `victim` has nothing that can be taken on such a claim now.
+  void NoteStuck(TenantState& taker, TenantState& victim, TierKind tier, policy::Claim claim);
   // Somebody holds what is owed to `taker`, and cannot be made to give it at once. O(tenants).
   bool Owed(const TenantState& taker, TierKind tier, policy::Claim claim) const;
 

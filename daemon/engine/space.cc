@@ -202,23 +202,29 @@ Space::Step Space::DropExpired(TenantState& tenant, TierKind tier) {
 }
 
 Refusal Space::MakeEntryRoom(TenantState& tenant, uint64_t request) {
-  while (tenant.stats.entries >= tenant.rules.max_entries) {
-    EntryId oldest;
-    for (TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
-      const EntryId candidate = tenant.order(tier).Victim(
-          [&](EntryId id) {
-            const index::Entry& entry = state_.index.at(id);
-            return entry.children == 0 && entry.last_touch != request && residency_.Removable(id) &&
-                   !IsDueForErasure(id);
-          },
-          kVictimProbesMax);
-      if (!candidate.valid()) continue;
-      if (!oldest.valid() || residency_.GoesBefore(candidate, oldest, tier)) oldest = candidate;
-    }
-    if (!oldest.valid()) return Refusal::kEntryCap;
-    residency_.DropBlock(oldest, DropReason::kEntryCap);
+  for (uint32_t round = 0; round < kEvictionsPerReserveMax; ++round) {
+    if (tenant.stats.entries < tenant.rules.max_entries) return Refusal::kNone;
+    if (!DropOneEntry(tenant, request)) break;
   }
-  return Refusal::kNone;
+  return Refusal::kEntryCap;
+}
+
+bool Space::DropOneEntry(TenantState& tenant, uint64_t request) {
+  EntryId first;
+  for (TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
+    const EntryId candidate = tenant.order(tier).Victim(
+        [&](EntryId id) {
+          const index::Entry& entry = state_.index.at(id);
+          const bool asks = request != kNoRequest && entry.last_touch == request;
+          return entry.children == 0 && !asks && residency_.Removable(id) && !IsDueForErasure(id);
+        },
+        kVictimProbesMax);
+    if (!candidate.valid()) continue;
+    if (!first.valid() || residency_.GoesBefore(candidate, first, tier)) first = candidate;
+  }
+  if (!first.valid()) return false;
+  residency_.DropBlock(first, DropReason::kEntryCap);
+  return true;
 }
 
 uint64_t Space::GiveBackEmpty(TenantState& tenant) {
@@ -238,6 +244,9 @@ uint64_t Space::GiveBackEmpty(TenantState& tenant) {
 }
 
 void Space::DrainOverLimit(TenantState& tenant, uint32_t max_blocks) {
+  for (uint32_t taken = 0; taken < max_blocks && tenant.stats.entries > tenant.rules.max_entries; ++taken) {
+    if (!DropOneEntry(tenant, kNoRequest)) break;
+  }
   for (TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
     for (uint32_t taken = 0; taken < max_blocks; ++taken) {
       const policy::Account& account = state_.ledger.account(tenant.id, tier);

@@ -67,6 +67,7 @@ class Space {
   void EndGrowth(TenantState& tenant, uint32_t slot_bytes, uint64_t growth, const absl::Status& status);
   Step DropExpired(TenantState& tenant, TierKind tier);
   Step EvictDram(TenantState& tenant, uint64_t request, uint32_t wanted);
+  bool DropOneEntry(TenantState& tenant, uint64_t request);
   void DropAhead(TenantState& tenant, uint64_t request, uint32_t wanted);
   policy::Refusal DramRefusal(const TenantState& tenant, uint32_t slot_bytes) const;
   Step GrowNvme(TenantState& tenant, uint32_t slot_bytes, SlotId* slot);

@@ -36,7 +36,7 @@ Space::Step Space::TakeDramFromOthers(TenantState& taker, uint32_t slot_bytes) {
   while (TenantState* victim = shares_.Victim(taker, TierKind::kDram, claim)) {
     const Step step = EmptyExtent(*victim, taker, claim);
     if (step != Step::kStuck) return step;
-    shares_.NoteStuck(taker, *victim, TierKind::kDram);
+    shares_.NoteStuck(taker, *victim, TierKind::kDram, claim);
   }
   return Step::kStuck;
 }
@@ -146,7 +146,7 @@ Space::Step Space::TakeNvmeFromOthers(TenantState& taker, uint32_t slot_bytes) {
       residency_.DropCopy(leaf, TierKind::kNvme, DropCause(DropReason::kTakenByOther, taker.id));
       return Step::kRetry;
     }
-    shares_.NoteStuck(taker, *victim, TierKind::kNvme);
+    shares_.NoteStuck(taker, *victim, TierKind::kNvme, claim);
   }
   return Step::kStuck;
 }

@@ -264,6 +264,7 @@ bool StorePath::Abort(GroupId group, ReservationId reservation) {
 }
 
 void StorePath::AbortOverdue() {
+  if (!state_.SomebodyTakes(TierKind::kDram)) return;
   std::vector<std::pair<ReservationId, GroupId>> overdue;
   for (const auto& [reservation, filling] : state_.fillings) {
     const Entry& entry = state_.index.at(filling.entry);

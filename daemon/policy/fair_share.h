@@ -44,6 +44,7 @@ enum class Claim : uint8_t {
   kShare,      // it is below its fair share: from those above theirs
   kGuarantee,  // it is below its guarantee: from everybody above theirs, and never refused
 };
+inline constexpr size_t kClaimCount = 3;
 Claim ClaimOf(const Standing& taker, uint64_t bytes);
 
 // The position of the tenant to take from, none when nobody has to give: of those above what they are entitled to

@@ -24,9 +24,4 @@ PastUse GhostMemory::Recall(uint64_t fingerprint) {
   return {};
 }
 
-void GhostMemory::Clear() {
-  young_ = Generation();
-  old_ = Generation();
-}
-
 }  // namespace kvartal::policy

@@ -18,7 +18,6 @@ class GhostMemory {
   void Remember(uint64_t fingerprint, const PastUse& past, uint64_t cached);
   // What is remembered, and forgotten by that. `frequency` 0: nothing.
   PastUse Recall(uint64_t fingerprint);
-  void Clear();
   size_t size() const { return young_.size() + old_.size(); }
 
  private:

@@ -65,13 +65,21 @@ void NodePolicy::Reload(absl::AnyInvocable<void(absl::Status)> done) {
   KV_CHECK(accepted);  // only this thread submits
 }
 
+absl::Status NodePolicy::Refuse(const absl::Status& why) {
+  last_error_ = std::string(why.message());
+  ++reload_failures_;
+  Log(LogLevel::kError, "policy", "refused, version ", table_->version(), " stays in force: ", last_error_);
+  return why;
+}
+
 absl::Status NodePolicy::Replace(absl::StatusOr<control::LoadedPolicy> read) {
-  last_error_ = std::string(read.status().message());
-  if (!read.ok()) {
-    ++reload_failures_;
-    Log(LogLevel::kError, "policy", "refused, version ", table_->version(), " stays in force: ", last_error_);
-    return read.status();
+  if (!read.ok()) return Refuse(read.status());
+  if (read->table->capacity().bytes != table_->capacity().bytes) {
+    return Refuse(absl::FailedPreconditionError(
+        "the KVNodePool states another capacity than at the start of the daemon, which is when it is taken: restart "
+        "kvartald to put this set in force"));
   }
+  last_error_.clear();
   PutInForce(*std::move(read));
   Log(LogLevel::kInfo, "policy", "version ", table_->version(), " in force: ", table_->tenants().size(), " tenants");
   return absl::OkStatus();

@@ -49,6 +49,7 @@ class NodePolicy {
   NodePolicy(const config::NodeConfig& config, const Clock* clock)
       : folder_path_(config.policy_dir), folder_(config.policy_dir, CapacityOf(config)), clock_(clock) {}
   void Poll();
+  absl::Status Refuse(const absl::Status& why);
   absl::Status Replace(absl::StatusOr<control::LoadedPolicy> read);
   void PutInForce(control::LoadedPolicy loaded);
 

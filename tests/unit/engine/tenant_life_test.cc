@@ -151,6 +151,26 @@ TEST_F(TenantLifeTest, AnErasureThatFailedIsTriedAgainAfterAnotherGrace) {
   EXPECT_EQ(catalog_disk_->tombstones.size(), 1u);
 }
 
+TEST_F(TenantLifeTest, WhatCouldNotBeZeroedIsNeverCertifiedAsErased) {
+  StartTwo();
+  const auto drop = [this] {
+    std::optional<absl::Status> ended;
+    engine_->DropTenant(engine_->FindTenant("a/p"),
+                        [&](const absl::StatusOr<uint64_t>& bytes) { ended = bytes.status(); });
+    Pump();
+    AdvanceMs(500);
+    return ended.value_or(absl::DeadlineExceededError("the drop did not end"));
+  };
+  file_->FaultNext(testing::DiskFault::kIoError);
+  EXPECT_FALSE(drop().ok());
+  EXPECT_FALSE(drop().ok()) << "nothing is left to zero, and yet it is not gone";
+  ASSERT_EQ(receipts_.size(), 2u);
+  EXPECT_EQ(receipts_[0].unerased_blocks, 1u);
+  EXPECT_EQ(receipts_[1].unerased_blocks, 1u);
+  EXPECT_EQ(Matched(Open("a/p"), Chain(1, 6)), 0u);
+  engine_->CheckInvariants();
+}
+
 TEST_F(TenantLifeTest, ADropOnRequestLeavesAReceiptToo) {
   StartTwo();
   bool done = false;

@@ -153,9 +153,6 @@ TEST(GhostMemory, KnowsABlockThatReturnsOnce) {
   EXPECT_EQ(past.frequency, 3);
   EXPECT_EQ(past.reuse_class, 11);
   EXPECT_EQ(ghosts.Recall(7).frequency, 0);
-  ghosts.Remember(7, {At(6), 4, 12}, 100);
-  ghosts.Clear();
-  EXPECT_EQ(ghosts.Recall(7).frequency, 0);
 }
 
 TEST(GhostMemory, RemembersTheLatestGenerationAndIsBounded) {
