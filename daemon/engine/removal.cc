@@ -93,6 +93,7 @@ void Removal::Continue(TenantState& tenant) {
 
 void Removal::Finish(TenantState& tenant) {
   tenant.dropping = false;
+  tenant.receipt.tenant = tenant.stats.name;  // by now its old one may be somebody else's
   tenant.receipt.wall_ms = state_.devices.clock->WallMs();
   if (state_.observer != nullptr) state_.observer->OnDeletion(tenant.receipt);
   auto done = std::move(tenant.drop_done);

@@ -59,6 +59,21 @@ TEST_F(TenantLifeTest, ANodeWithoutTenantsKeepsItsTime) {
   EXPECT_EQ(Store("a/p", Open("a/p"), Chain(1, 6)), 6u);
 }
 
+TEST_F(TenantLifeTest, TheReceiptOfARemovedTenantDoesNotNameTheOneThatHasItsNameNow) {
+  StartTwo();
+  policy::TenantRules second = Remove();
+  memory_->Hold();
+  AdvanceMs(5200);
+  ASSERT_TRUE(receipts_.empty()) << "its memory is not punched yet";
+  second.uid = "another";
+  Return(second);
+  memory_->Release();
+  AdvanceMs(200);
+  ASSERT_EQ(receipts_.size(), 1u);
+  EXPECT_NE(receipts_[0].tenant, "a/p");
+  EXPECT_TRUE(receipts_[0].tenant.starts_with("a/p~")) << receipts_[0].tenant;
+}
+
 TEST_F(TenantLifeTest, AUidThatComesBackInTimeHasWhatItHad) {
   StartTwo();
   policy::TenantRules gone = Remove();
