@@ -76,7 +76,8 @@ EntryId Removal::NextBlock(TenantState& tenant, TierKind tier) const {
 }
 
 void Removal::Continue(TenantState& tenant) {
-  if (!tenant.dropping) return;
+  // What recovery still brings is to be erased, too.
+  if (!tenant.dropping || state_.recovering) return;
   for (uint32_t dropped = 0; dropped < kDropBlocksPerTurn; ++dropped) {
     const EntryId id = NextBlock(tenant, TierKind::kDram);
     if (!id.valid()) break;

@@ -74,6 +74,22 @@ TEST_F(TenantLifeTest, TheReceiptOfARemovedTenantDoesNotNameTheOneThatHasItsName
   EXPECT_TRUE(receipts_[0].tenant.starts_with("a/p~")) << receipts_[0].tenant;
 }
 
+TEST_F(TenantLifeTest, ADropDuringRecoveryErasesWhatRecoveryBringsAfterwards) {
+  StartTwo();
+  catalog_disk_ = std::make_shared<testing::CatalogDisk>();  // lost: blocks come back from their headers
+  recovers_at_once_ = false;
+  Restart();
+  std::optional<absl::StatusOr<uint64_t>> dropped;
+  engine_->DropTenant(engine_->FindTenant("a/p"), [&](const absl::StatusOr<uint64_t>& bytes) { dropped = bytes; });
+  Pump();
+  AdvanceMs(500);
+  ASSERT_TRUE(recovered_.has_value() && dropped.has_value() && dropped->ok());
+  EXPECT_EQ(**dropped, 6 * uint64_t{kTestBlockBytes});
+  EXPECT_EQ(PagesOnDisk(KeyOf(1)), 0u);
+  EXPECT_EQ(Matched(Open("a/p"), Chain(1, 6)), 0u);
+  EXPECT_EQ(Matched(Open("b/p"), Chain(50, 3)), 3u);
+}
+
 TEST_F(TenantLifeTest, AUidThatComesBackInTimeHasWhatItHad) {
   StartTwo();
   policy::TenantRules gone = Remove();
