@@ -334,11 +334,12 @@ void Model::EndDrop(uint32_t index, uint32_t nonces_below, bool reported, int64_
 
 std::vector<BlockRef> Model::DurablePins(int64_t now_ms) {
   std::vector<BlockRef> pins;
+  if (plan_.disk_lies() || plan_.planted != Planted::kNothing) return pins;
   for (const auto& [slot, nonce] : durable_) {
     const BlockRef ref = versions_[nonce].block;
     const Life& life = lives_[ref.life];
     const bool may_end = life.quota_lowered || life.was_removed || life.dropping || !life.in_policy ||
-                         life.shortest_age_ms > 0 || boots_ > 1;
+                         life.shortest_age_ms > 0 || life.rules.max_entries != policy::kNoLimit;
     if (!may_end && at(ref).nonce == nonce && at(ref).maybe && at(ref).pinned_until_ms > now_ms) pins.push_back(ref);
   }
   return pins;
