@@ -66,7 +66,8 @@ MUTATIONS = {
         (POLICY + 'quota_ledger.cc',
          '  if (bytes > Room(account.limit_bytes, account.charged_bytes)) return {Charge(), Refusal::kTenantLimit};\n',
          '  if (bytes == 0)\n'
-         '    if (bytes > Room(account.limit_bytes, account.charged_bytes)) return {Charge(), Refusal::kTenantLimit};\n'),
+         '    if (bytes > Room(account.limit_bytes, account.charged_bytes)) '
+         'return {Charge(), Refusal::kTenantLimit};\n'),
         (ENGINE + 'space.cc', 'room = std::min(by_limit, capacity - std::min(capacity, used));',
          'room = by_limit * 0 + capacity - std::min(capacity, used);')],
     'recovers-past-the-limit': [
