@@ -7,8 +7,6 @@
 
 namespace kvartal::engine {
 
-using index::Entry;
-
 void Recovery::Start(absl::AnyInvocable<void(absl::Status)> done) {
   if (state_.devices.nvme == nullptr) return done(absl::OkStatus());
   done_ = std::move(done);

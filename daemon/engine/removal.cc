@@ -76,7 +76,8 @@ EntryId Removal::NextBlock(TenantState& tenant, TierKind tier) const {
 }
 
 void Removal::Continue(TenantState& tenant) {
-  if (!tenant.dropping) return;
+  // What recovery still brings is to be erased, too.
+  if (!tenant.dropping || state_.recovering) return;
   for (uint32_t dropped = 0; dropped < kDropBlocksPerTurn; ++dropped) {
     const EntryId id = NextBlock(tenant, TierKind::kDram);
     if (!id.valid()) break;
@@ -94,6 +95,7 @@ void Removal::Continue(TenantState& tenant) {
 
 void Removal::Finish(TenantState& tenant) {
   tenant.dropping = false;
+  tenant.receipt.tenant = tenant.stats.name;  // by now its old one may be somebody else's
   // Also what an earlier drop, or maxAge, failed at: no receipt may say that it is gone.
   tenant.receipt.unerased_blocks = tenant.unzeroed_blocks;
   if (tenant.unzeroed_blocks > 0) {

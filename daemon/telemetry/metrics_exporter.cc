@@ -10,6 +10,7 @@
 #include <exception>
 #include <future>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -53,7 +54,7 @@ void Nudge(int port) {
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   // Refused or not, nothing hangs on it: without the nudge the server ends two seconds later.
-  (void)::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  std::ignore = ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
 }
 
 }  // namespace

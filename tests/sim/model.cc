@@ -38,12 +38,19 @@ uint32_t Model::AddLife(uint32_t tenant, uint32_t uid, const policy::TenantRules
   life.name = rules.name;
   life.tenant = tenant;
   life.uid = uid;
-  life.rules = rules;
   life.in_policy = true;
   life.scribbles = plan_.tenants[tenant].scribbles;
   life.spaces.assign(plan_.layouts.size(), std::vector<Life::Block>(kNumbers));
   lives_.push_back(std::move(life));
+  SetRules(life_count() - 1, rules);
   return life_count() - 1;
+}
+
+void Model::SetRules(uint32_t index, const policy::TenantRules& rules) {
+  Life& life = lives_[index];
+  life.rules = rules;
+  const uint64_t age_ms = rules.max_age_ms;
+  if (age_ms > 0) life.shortest_age_ms = life.shortest_age_ms == 0 ? age_ms : std::min(life.shortest_age_ms, age_ms);
 }
 
 void Model::Retire(uint32_t index) {
@@ -327,11 +334,12 @@ void Model::EndDrop(uint32_t index, uint32_t nonces_below, bool reported, int64_
 
 std::vector<BlockRef> Model::DurablePins(int64_t now_ms) {
   std::vector<BlockRef> pins;
+  if (plan_.disk_lies() || plan_.planted != Planted::kNothing) return pins;
   for (const auto& [slot, nonce] : durable_) {
     const BlockRef ref = versions_[nonce].block;
     const Life& life = lives_[ref.life];
     const bool may_end = life.quota_lowered || life.was_removed || life.dropping || !life.in_policy ||
-                         life.rules.max_age_ms > 0 || boots_ > 1;
+                         life.shortest_age_ms > 0 || life.rules.max_entries != policy::kNoLimit;
     if (!may_end && at(ref).nonce == nonce && at(ref).maybe && at(ref).pinned_until_ms > now_ms) pins.push_back(ref);
   }
   return pins;
@@ -402,7 +410,9 @@ bool Model::MustHaveSurvived(uint32_t nonce, int64_t now_ms) {
   if (version.commit_ms <= life.dropped_ms + 2 * kTickMs) return false;
   const auto idle_ms = static_cast<uint64_t>(now_ms - version.commit_ms) + 3 * kTickMs;
   const uint64_t ttl_ms = rules.ttl_ms[TierIndex(TierKind::kNvme)];
-  return (ttl_ms == 0 || idle_ms < ttl_ms) && (rules.max_age_ms == 0 || idle_ms < rules.max_age_ms);
+  // Whatever policy says by now: it may have been erased half when the crash came.
+  const bool aged = life.shortest_age_ms > 0 && idle_ms >= life.shortest_age_ms;
+  return (ttl_ms == 0 || idle_ms < ttl_ms) && !aged;
 }
 
 }  // namespace kvartal::sim

@@ -74,7 +74,8 @@ struct Life {
   bool quota_lowered = false;  // in this boot
   bool was_removed = false;    // in this boot
   int64_t removed_ms = 0;
-  uint32_t dead_below = 0;  // nonces below were erased, and that was reported
+  uint64_t shortest_age_ms = 0;  // of every maxAge it ever had; 0: none
+  uint32_t dead_below = 0;       // nonces below were erased, and that was reported
   int64_t dropped_ms = 0;
   std::vector<GroupId> groups;
   std::vector<std::vector<Block>> spaces;
@@ -110,6 +111,7 @@ class Model {
   Model(const Plan& plan, Findings* findings);
 
   uint32_t AddLife(uint32_t tenant, uint32_t uid, const policy::TenantRules& rules);
+  void SetRules(uint32_t life, const policy::TenantRules& rules);
   // Nothing of it can come back, whoever has its name now.
   void Retire(uint32_t life);
   Life& life(uint32_t index) { return lives_[index]; }

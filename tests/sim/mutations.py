@@ -42,13 +42,17 @@ MUTATIONS = {
         (ENGINE + 'residency.cc', 'return entry.lease_count == 0 && !entry.pinned && !entry.writing',
          'return !entry.pinned && !entry.writing'),
         (ENGINE + 'residency.cc', '  if (entry.lease_count == 0) LeaveOrders(id);\n', ''),
-        (ENGINE + 'residency.cc', 'if (--entry.lease_count == 0) JoinOrders(id);', '--entry.lease_count;'),
+        (ENGINE + 'residency.cc', 'if (--entry.lease_count > 0) return;', '--entry.lease_count;'),
+        (ENGINE + 'residency.cc',
+         '  entry.last_access_tick = now_tick;  // it was in use until now\n  JoinOrders(id);\n',
+         '  entry.last_access_tick = now_tick;\n'),
         (ENGINE + 'residency.cc', '  KV_CHECK(tier != TierKind::kDram || entry.lease_count == 0);\n', '')],
     'takes-the-last-copy-of-a-held-block': [
         (ENGINE + 'residency.cc', 'if (entry.hold_count == 0) return true;',
          'if (Movable(id)) return true;')],
     'serves-a-block-being-filled': [
-        (ENGINE + 'engine_state.cc', 'if (entry.state != BlockState::kCommitted || tenant(', 'if (tenant(')],
+        (ENGINE + 'engine_state.cc', 'if (entry.state != BlockState::kCommitted || entry.erasing',
+         'if (entry.erasing')],
     'serves-with-a-shard-missing': [
         (ENGINE + 'store_path.cc', '  if (filling.shards_missing != 0) return CommitOutcome::kShardStored;\n', '')],
     'shows-an-aborted-block': [
@@ -61,26 +65,54 @@ MUTATIONS = {
     'skips-the-limit': [
         (POLICY + 'quota_ledger.cc',
          '  if (bytes > Room(account.limit_bytes, account.charged_bytes)) return {Charge(), Refusal::kTenantLimit};\n',
-         ''),
-        (ENGINE + 'space.cc', 'return std::min(by_limit, capacity - std::min(capacity, used));',
-         'return by_limit * 0 + capacity - std::min(capacity, used);')],
+         '  if (bytes == 0)\n'
+         '    if (bytes > Room(account.limit_bytes, account.charged_bytes)) '
+         'return {Charge(), Refusal::kTenantLimit};\n'),
+        (ENGINE + 'space.cc', 'room = std::min(by_limit, capacity - std::min(capacity, used));',
+         'room = by_limit * 0 + capacity - std::min(capacity, used);')],
     'recovers-past-the-limit': [
         (ENGINE + 'recovery.cc', 'if (!state_.ledger.Adopt(tenant->id, TierKind::kNvme, slot_charge)) return false;',
          '(void)state_.ledger.Adopt(tenant->id, TierKind::kNvme, slot_charge);')],
     'pins-past-the-guarantee': [
-        (ENGINE + 'load_path.cc',
-         '  if (tenant.pinned_bytes + more_bytes > guarantee_bytes) return Refusal::kTenantLimit;\n',
-         '  (void)guarantee_bytes;\n')],
+        (ENGINE + 'pins.cc',
+         '  if (tenant.pinned_bytes + more_bytes > GuaranteeBytes(tenant)) return refuse(Refusal::kTenantLimit);\n',
+         '')],
     'serves-what-expired': [
-        (ENGINE + 'engine_state.cc', ' || Expired(entry, candidate, now_tick)) continue;',
-         ' || (Expired(entry, candidate, now_tick) && false)) continue;')],
+        (ENGINE + 'engine_state.cc', ' || policy::Expired(owner.rules, ages, candidate, now_tick)) continue;',
+         ' || (policy::Expired(owner.rules, ages, candidate, now_tick) && false)) continue;')],
     'forgets-max-age': [
-        (ENGINE + 'engine_state.cc', '  if (OverAge(entry, now_tick)) return true;\n', '')],
+        (POLICY + 'block_deadline.cc', 'return now_tick >= AgeLimitOf(rules, ages);',
+         'return now_tick >= AgeLimitOf(rules, ages) && false;')],
     'forgets-the-tombstone': [
         (ENGINE + 'removal.cc', 'if (state_.devices.catalog == nullptr) return Continue(tenant);',
          'if (state_.devices.catalog != nullptr || true) return Continue(tenant);')],
     'serves-while-it-erases': [
-        (ENGINE + 'engine_state.cc', ' || tenant(ns(entry.ns).tenant).dropping) return false;', ') return false;')],
+        (ENGINE + 'engine_state.cc', ' || entry.erasing || owner.dropping) return false;',
+         ' || entry.erasing) return false;')],
+    'serves-what-it-zeroes': [
+        (ENGINE + 'engine_state.cc', ' || entry.erasing || owner.dropping) return false;',
+         ' || owner.dropping) return false;')],
+    'deletes-by-age-without-zeroing': [
+        (ENGINE + 'expiry.cc', '    EraseOverAge(id, now_tick);\n    return kTimerDropWork;',
+         '    if (residency_.Removable(id)) {\n      residency_.DropBlock(id, policy::DropReason::kMaxAge);\n'
+         '    } else {\n      EraseOverAge(id, now_tick);\n    }\n    return kTimerDropWork;')],
+    'takes-below-the-guarantee': [
+        (POLICY + 'fair_share.cc',
+         'if (claim == Claim::kNone || victim.used_bytes <= victim.guarantee_bytes) return false;',
+         'if (claim == Claim::kNone) return false;')],
+    'gives-what-was-emptied-to-anybody': [
+        (ENGINE + 'space.cc',
+         'return state_.SomebodyTakes(tier) ? std::min(room, shares_.EntitledRoom(tenant, tier)) : room;',
+         'return room;')],
+    'refuses-what-is-guaranteed': [
+        (ENGINE + 'space_takeover.cc',
+         'return claim == Claim::kGuarantee && shares_.Owed(tenant, TierKind::kDram, claim);',
+         'return claim == Claim::kGuarantee && false;')],
+    'forgets-pins-at-a-restart': [
+        (ENGINE + 'pins.cc', 'state_.timers.Schedule(id, entry.times_unrecorded ? state_.NowTick() : until);',
+         'entry.times_unrecorded = false;\n  state_.timers.Schedule(id, until);')],
+    'answers-with-an-ended-fill': [
+        (ENGINE + 'store_path.cc', '    TakeBackEnded();\n', '')],
     'mixes-up-tenants': [
         (ENGINE + 'engine_state.cc', 'const auto key = std::make_pair(tenant_id.value(), digest);',
          'const auto key = std::make_pair(uint32_t{0}, digest);')],

@@ -51,7 +51,7 @@ void Simulation::DoPolicy() {
   }
   life.quota_lowered |= rules.max_entries < before.max_entries;
   CheckLedger();  // what is charged up to here is held against the old limits
-  life.rules = rules;
+  model_.SetRules(index, rules);
   Say("policy of ", rules.uid, ": dram ", rules.tier(TierKind::kDram).limit_bytes / 1024, " KiB, nvme ",
       rules.tier(TierKind::kNvme).limit_bytes / 1024, " KiB, ttl ", rules.ttl_ms[TierIndex(TierKind::kDram)], "/",
       rules.ttl_ms[TierIndex(TierKind::kNvme)], " ms, max age ", rules.max_age_ms, " ms");
@@ -90,7 +90,12 @@ void Simulation::DoTenantLife() {
   const TenantId id = node_.engine().FindTenant(model_.life(current).name);
   if (id != model_.life(current).id) ++tenants_of_boot_;
   if (!anew && model_.life(current).id.valid() && id != model_.life(current).id) Wrong("a tenant came back as another");
-  model_.life(current).id = id;
+  Life& back = model_.life(current);
+  back.id = id;
+  const engine::EngineStats stats = node_.engine().stats();
+  for (const TierKind tier : kAllTiers) {
+    back.charged_bytes[TierIndex(tier)] = stats.tenants[id.value()].tiers[TierIndex(tier)].charged_bytes;
+  }
 }
 
 void Simulation::EndSessions(uint32_t index) {

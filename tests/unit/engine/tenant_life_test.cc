@@ -59,6 +59,37 @@ TEST_F(TenantLifeTest, ANodeWithoutTenantsKeepsItsTime) {
   EXPECT_EQ(Store("a/p", Open("a/p"), Chain(1, 6)), 6u);
 }
 
+TEST_F(TenantLifeTest, TheReceiptOfARemovedTenantDoesNotNameTheOneThatHasItsNameNow) {
+  StartTwo();
+  policy::TenantRules second = Remove();
+  memory_->Hold();
+  AdvanceMs(5200);
+  ASSERT_TRUE(receipts_.empty()) << "its memory is not punched yet";
+  second.uid = "another";
+  Return(second);
+  memory_->Release();
+  AdvanceMs(200);
+  ASSERT_EQ(receipts_.size(), 1u);
+  EXPECT_NE(receipts_[0].tenant, "a/p");
+  EXPECT_TRUE(receipts_[0].tenant.starts_with("a/p~")) << receipts_[0].tenant;
+}
+
+TEST_F(TenantLifeTest, ADropDuringRecoveryErasesWhatRecoveryBringsAfterwards) {
+  StartTwo();
+  catalog_disk_ = std::make_shared<testing::CatalogDisk>();  // lost: blocks come back from their headers
+  recovers_at_once_ = false;
+  Restart();
+  std::optional<absl::StatusOr<uint64_t>> dropped;
+  engine_->DropTenant(engine_->FindTenant("a/p"), [&](const absl::StatusOr<uint64_t>& bytes) { dropped = bytes; });
+  Pump();
+  AdvanceMs(500);
+  ASSERT_TRUE(recovered_.has_value() && dropped.has_value() && dropped->ok());
+  EXPECT_EQ(**dropped, 6 * uint64_t{kTestBlockBytes});
+  EXPECT_EQ(PagesOnDisk(KeyOf(1)), 0u);
+  EXPECT_EQ(Matched(Open("a/p"), Chain(1, 6)), 0u);
+  EXPECT_EQ(Matched(Open("b/p"), Chain(50, 3)), 3u);
+}
+
 TEST_F(TenantLifeTest, AUidThatComesBackInTimeHasWhatItHad) {
   StartTwo();
   policy::TenantRules gone = Remove();
