@@ -89,7 +89,6 @@ void Removal::Continue(TenantState& tenant) {
   while (EraseOneFromNvme(tenant)) {
   }
   if (tenant.stats.entries > 0 || tenant.erases_under_way > 0 || tenant.reclaiming_bytes > 0) return;
-  if (state_.recovering) return;  // more of the tenant may come to light
   Finish(tenant);
 }
 
