@@ -340,7 +340,7 @@ void Simulation::DoPin() {
   const size_t count = random_.Between(1, std::min<size_t>(lease.blocks.size(), 8));
   std::vector<engine::Hold> holds;
   for (size_t i = 0; i < count; ++i) holds.push_back(lease.blocks[i].hold);
-  const int64_t until_ms = Now() + static_cast<int64_t>(random_.Below(8000));
+  const int64_t until_ms = Now() + static_cast<int64_t>(random_.Below(30'000));
   const policy::Refusal refused = node_.engine().Pin(holds, until_ms);
   Say("pin ", count, " from ", model_.NameOf(lease.blocks.front().block), " for ", until_ms - Now(),
       " ms: ", policy::RefusalName(refused));

@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kTenantsPerBootMax = 12;  // an engine keeps what it knew of each until it restarts
 constexpr int kSettleRoundsMax = 400;
-constexpr int kRestRounds = 24;
+constexpr int kRestRounds = 12;
 constexpr int64_t kRemovalMs = 3'000;  // at rest: from the end of a grace to the last zero
 constexpr size_t kSurvivorsChecked = 48;
 
@@ -234,6 +234,7 @@ void Simulation::CheckPins(const std::vector<BlockRef>& pins) {
     ++by_life[ref.life];
   }
   if (pins.empty()) return;
+  Say("  ", pins.size(), " pins are kept");
   counts_.pins_kept += pins.size();
   const engine::EngineStats stats = node_.engine().stats();
   for (const auto& [index, count] : by_life) {
