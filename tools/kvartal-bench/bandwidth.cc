@@ -85,6 +85,7 @@ class BandwidthRun {
 
   std::vector<BlockKey> ChainOf(uint64_t chain) const {
     std::vector<BlockKey> keys;
+    keys.reserve(options_.chain);
     for (uint32_t i = 0; i < options_.chain; ++i) keys.push_back(MakeKey(kDigestName, chain * options_.chain + i));
     return keys;
   }

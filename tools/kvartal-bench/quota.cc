@@ -60,6 +60,7 @@ class Flood {
  private:
   absl::Status Once() {
     std::vector<BlockKey> keys;
+    keys.reserve(kBatch);
     for (size_t i = 0; i < kBatch; ++i) keys.push_back(MakeKey(absl::StrCat(kDigestName, "/", number_), next_key_++));
     std::vector<kv_slot> slots(keys.size());
     const client::Client::ReserveArgs args{.ns = client_->ns(), .keys = ClientKeys(keys)};
@@ -126,6 +127,7 @@ absl::StatusOr<Report> RunQuota(const Common& common, const QuotaOptions& option
   }
   std::atomic<bool> stop = false;
   std::vector<std::thread> threads;
+  threads.reserve(floods.size());
   for (const std::unique_ptr<Flood>& flood : floods) threads.emplace_back([&flood, &stop] { flood->Run(&stop); });
   const absl::Status changed = ChangeLimits(daemon.get(), options.changes, options.change_ms);
   stop = true;
