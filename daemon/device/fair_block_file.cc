@@ -9,18 +9,21 @@
 namespace kvartal::device {
 namespace {
 
-// A write wears the device and takes its bandwidth twice over, next to a read.
-uint64_t CostOf(const BlockIo& io) {
+uint64_t BytesOf(const BlockIo& io) {
   uint64_t bytes = 0;
   for (int i = 0; i < io.part_count; ++i) bytes += io.parts[i].iov_len;
-  return io.op == BlockIo::Op::kWrite ? 2 * bytes : bytes;
+  return bytes;
 }
+
+// A write wears the device and takes its bandwidth twice over, next to a read.
+uint64_t CostOf(const BlockIo& io) { return io.op == BlockIo::Op::kWrite ? 2 * BytesOf(io) : BytesOf(io); }
 
 class FairBlockFile : public BlockFile {
  public:
   FairBlockFile(std::unique_ptr<BlockFile> file, const FairBlockFileOptions& options)
       : file_(std::move(file)),
-        under_way_max_(options.under_way_max),
+        under_way_min_(options.under_way_min),
+        under_way_bytes_max_(options.under_way_bytes),
         owner_queue_max_(options.owner_queue_max == 0 ? kDiskQueuePerOwnerMax : options.owner_queue_max) {}
 
   // What was accepted ends on the file.
@@ -44,9 +47,9 @@ class FairBlockFile : public BlockFile {
     size_t& accepted = accepted_[io.owner];
     if (accepted >= owner_queue_max_ || Pending() >= kDiskQueueMax) return false;
     ++accepted;
-    io.done = [this, alive = std::weak_ptr<bool>(alive_), owner = io.owner,
+    io.done = [this, alive = std::weak_ptr<bool>(alive_), owner = io.owner, bytes = BytesOf(io),
                done = std::move(io.done)](absl::Status status) mutable {
-      if (!alive.expired()) OnEnded(owner);
+      if (!alive.expired()) OnEnded(owner, bytes);
       done(std::move(status));
     };
     const DomainId owner = io.owner;
@@ -59,26 +62,30 @@ class FairBlockFile : public BlockFile {
 
  private:
   void HandOver() {
-    while (under_way_ < under_way_max_) {
+    while (under_way_ < under_way_min_ || under_way_bytes_ < under_way_bytes_max_) {
       std::optional<BlockIo> io = queue_.Pop();
       if (!io.has_value()) return;
       ++under_way_;
+      under_way_bytes_ += BytesOf(*io);
       KV_CHECK(file_->Submit(*std::move(io)));
     }
   }
 
-  void OnEnded(DomainId owner) {
+  void OnEnded(DomainId owner, uint64_t bytes) {
     --under_way_;
+    under_way_bytes_ -= bytes;
     --accepted_[owner];
     HandOver();
   }
 
   const std::unique_ptr<BlockFile> file_;
-  const size_t under_way_max_;
+  const size_t under_way_min_;
+  const uint64_t under_way_bytes_max_;
   const size_t owner_queue_max_;
   FairQueue<BlockIo> queue_;
   absl::flat_hash_map<DomainId, size_t> accepted_;  // and not ended
   size_t under_way_ = 0;
+  uint64_t under_way_bytes_ = 0;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

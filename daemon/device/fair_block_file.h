@@ -1,17 +1,20 @@
 // A block file whose transfers take turns by owner and class: few are handed to the file at a time, the rest waits
 // here. Confined to the engine loop.
-// Invariants: at most `under_way_max` transfers are with the file; one owner's queue being full refuses nobody else.
+// Invariants: with the file are at most `under_way_min` transfers, or more while they are less than `under_way_bytes`
+// together; one owner's queue being full refuses nobody else.
 #pragma once
 
 #include <memory>
 
+#include "daemon/base/units.h"
 #include "daemon/device/block_file.h"
 
 namespace kvartal::device {
 
 struct FairBlockFileOptions {
-  size_t under_way_max =
-      16;  // with the file: enough to keep its threads busy, few enough that a newcomer's turn is near
+  // With the file: enough to keep its threads busy while the loop is, few enough that a newcomer's turn is near.
+  size_t under_way_min = 16;
+  uint64_t under_way_bytes = 8 * kMiB;
   size_t owner_queue_max = 0;  // accepted and not ended, one owner; 0: kDiskQueuePerOwnerMax
 };
 

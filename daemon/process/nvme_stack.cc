@@ -30,8 +30,9 @@ absl::StatusOr<NvmeStack> OpenNvmeStack(const config::NvmeConfig& config, Execut
   absl::StatusOr<std::unique_ptr<device::BlockFile>> file = device::OpenPoolBlockFile(file_options, executor);
   if (absl::IsFailedPrecondition(file.status())) return file.status();
   if (!file.ok()) return Offline(file.status());
-  const size_t under_way_max = static_cast<size_t>(config.io_threads) * kDiskTransfersPerThread;
-  stack.file = device::NewFairBlockFile(*std::move(file), {.under_way_max = under_way_max, .owner_queue_max = 0});
+  device::FairBlockFileOptions turns;
+  turns.under_way_min = static_cast<size_t>(config.io_threads) * kDiskTransfersPerThread;
+  stack.file = device::NewFairBlockFile(*std::move(file), turns);
 
   absl::StatusOr<std::unique_ptr<tier::NvmeTier>> opened = tier::NvmeTier::Open(stack.file.get(), clock);
   if (!opened.ok()) {

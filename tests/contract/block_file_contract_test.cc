@@ -70,7 +70,8 @@ class FairKind : public PoolKind {
  public:
   absl::StatusOr<std::unique_ptr<BlockFile>> Open(Executor* executor, size_t queue_max) override {
     KV_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, PoolKind::Open(executor, 0));
-    return NewFairBlockFile(std::move(file), {.under_way_max = 2, .owner_queue_max = queue_max});
+    return NewFairBlockFile(std::move(file),
+                            {.under_way_min = 2, .under_way_bytes = 64 * kKiB, .owner_queue_max = queue_max});
   }
 };
 
