@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <string>
 
@@ -67,18 +66,6 @@ TEST(EvictionReplay, HitDensityIsAThirdAboveLruWhereSpaceIsShortAndNeverBelowIt)
 TEST(EvictionReplay, HitDensityKeepsUpWithLruOnUnrelatedPrompts) {
   for (const size_t capacity : {500, 1000, 2000, 5000, 10000, 20000, 30000}) {
     EXPECT_GE(TokenHit("synthetic", "lhd", capacity), .97 * TokenHit("synthetic", "lru", capacity)) << capacity;
-  }
-}
-
-// The whole table, for people: --gtest_also_run_disabled_tests.
-TEST(EvictionReplay, DISABLED_Table) {
-  for (const char* trace : {"conversation", "synthetic"}) {
-    std::printf("%s\n", trace);
-    for (const size_t capacity : {500, 1000, 2000, 5000, 10000, 20000, 30000, 50000, 100000}) {
-      const double lru = TokenHit(trace, "lru", capacity);
-      const double lhd = TokenHit(trace, "lhd", capacity);
-      std::printf("%7zu  lru %.4f  lhd %.4f  ratio %.3f\n", capacity, lru, lhd, lhd / lru);
-    }
   }
 }
 
