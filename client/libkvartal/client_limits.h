@@ -18,8 +18,10 @@ inline constexpr uint32_t kBackoffMsMax = 2000;       // a returning daemon is f
 inline constexpr uint32_t kSilentCallsMax = 8;        // deadlines missed in a row until the daemon counts as hung
 inline constexpr size_t kAbandonedLookupsMax = 64;    // lookups given up whose leases are still to be handed back
 inline constexpr size_t kFdsPerFrameMax = 4;          // room for more than the two a grant carries, to see a surplus
-inline constexpr uint32_t kKeeperTickMs = 50;         // how soon the keeper reads for a program that does not
-inline constexpr uint32_t kKeeperFramesMax = 256;     // read in one go, so that a call never waits long for the keeper
+inline constexpr uint32_t kKeeperTickMs =
+    50;  // how soon the keeper reads and gives leases back for a program that makes no calls
+inline constexpr size_t kHeldReleasesMax = 64;     // leases given back that wait for a frame to travel with
+inline constexpr uint32_t kKeeperFramesMax = 256;  // read in one go, so that a call never waits long for the keeper
 inline constexpr uint64_t kPopulatePartBytes = 16 * kMiB;  // between renewals: 5 ms with small pages
 inline constexpr size_t kPopulateQueueMax = 65'536;        // ranges; beyond it pages are faulted in by use
 inline constexpr size_t kOldArenasMax = 4;       // of dead daemons, kept whole because a lease still reads them

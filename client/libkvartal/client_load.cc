@@ -152,16 +152,17 @@ kv_status ClientCore::CheckLease(const kv_lease* lease) {
 void ClientCore::Release(kv_lease* lease, uint32_t count) {
   const auto left = static_cast<uint32_t>(lease->blocks.size() - lease->front);
   const bool all = count == 0 || count >= left;
-  if (lease->session_serial == session_serial_ && connected()) {
-    wire::Release* release = session_->NewRequest()->mutable_release();
-    release->set_lease(lease->id);
-    release->set_count(all ? 0 : count);
-    // Not taken: the lease is renewed no more once it is freed, and ends by itself.
-    session_->Tell();
-  }
+  const bool lives = lease->session_serial == session_serial_ && connected();
   if (all) {
+    if (lives) session_->GiveBack(lease->id);
     FreeLease(lease);
     return;
+  }
+  if (lives) {
+    wire::Release* release = session_->NewRequest()->mutable_release();
+    release->set_lease(lease->id);
+    release->set_count(count);
+    session_->Tell();
   }
   for (uint32_t i = 0; i < count; ++i) lease->blocks[lease->front + i].data = nullptr;
   lease->front += count;

@@ -127,7 +127,8 @@ KV_API kv_status kv_load(kv_client* client, kv_lease* lease, uint32_t first, uin
  * may ask. */
 KV_API int kv_block_valid(const kv_lease* lease, uint32_t i);
 /* Gives back the first `count` blocks that are left (0: all). When none are left the lease is freed. Indexes into the
- * lease do not move. NULL is allowed. */
+ * lease do not move. NULL is allowed. A whole lease goes back with the next call to the daemon, or within 50 ms when
+ * there is none: it costs no system call. */
 KV_API void kv_release(kv_client* client, kv_lease* lease, uint32_t count);
 /* Keeps every block of the lease resident until `until_wall_ms` (ms since 1970). */
 KV_API kv_status kv_pin(kv_client* client, kv_lease* lease, uint64_t until_wall_ms, uint32_t deadline_ms);

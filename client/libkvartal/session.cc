@@ -45,6 +45,7 @@ Session::Session(std::unique_ptr<Connection> connection, std::shared_ptr<Bell> b
       receive_buffer_(new char[kFrameBytesMax]),
       keeper_buffer_(new char[kFrameBytesMax]) {
   abandoned_lookups_.reserve(kAbandonedLookupsMax);
+  released_.reserve(kHeldReleasesMax);
 }
 
 Session::~Session() { connection_->Shutdown(); }
@@ -63,6 +64,13 @@ wire::ClientFrame* Session::NewRequest() {
 }
 
 IoResult Session::Call(const Deadline& deadline) {
+  {
+    const std::lock_guard lock(keeper_mutex_);
+    request_.mutable_released()->Add(released_.begin(), released_.end());
+    released_.clear();
+    if (keeper_sleeps_) bell_->Ring();
+    keeper_sleeps_ = false;
+  }
   const size_t bytes = request_.ByteSizeLong();
   const std::lock_guard lock(receive_mutex_);
   const ReadingMark mark(&reads_);
@@ -104,11 +112,30 @@ void Session::ShowNews() {
 }
 
 bool Session::Tell() {
+  {
+    const std::lock_guard lock(keeper_mutex_);
+    SendReleases();
+  }
   request_.set_request_id(0);
   const size_t bytes = request_.ByteSizeLong();
   if (bytes > kFrameBytesMax) return false;
   request_.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(send_buffer_.get()));
   return connection_->Send(send_buffer_.get(), bytes, nullptr) == IoResult::kOk;
+}
+
+void Session::GiveBack(uint64_t lease) {
+  const std::lock_guard lock(keeper_mutex_);
+  released_.push_back(lease);
+  if (keeper_sleeps_ || released_.size() == kHeldReleasesMax) SendReleases();
+}
+
+void Session::SendReleases() {
+  if (released_.empty()) return;
+  wire::ClientFrame frame;
+  frame.mutable_release()->set_lease(released_.back());
+  frame.mutable_released()->Add(released_.begin(), released_.end() - 1);
+  released_.clear();
+  SendAside(frame);
 }
 
 IoResult Session::Listen(const Deadline& deadline) {
@@ -311,6 +338,15 @@ void Session::RenewLeases() {
   }
   keeper_request_.set_request_id(NextId());
   SendAside(keeper_request_);
+}
+
+bool Session::Tick() {
+  const uint64_t reads = reads_.load(std::memory_order_relaxed);
+  const bool quiet = reads == std::exchange(reads_seen_, reads) && reads % 2 == 0;
+  const std::lock_guard lock(keeper_mutex_);
+  SendReleases();
+  keeper_sleeps_ = quiet;
+  return quiet;
 }
 
 void Session::Drain() {

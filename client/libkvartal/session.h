@@ -46,6 +46,9 @@ class Session {
   const wire::ServerFrame& answer() const { return answer_; }
   // Sends a request that has no answer; false when the daemon does not take it.
   bool Tell();
+  // Ends a lease. The word travels with the next Call, or by the keeper within kKeeperTickMs: a packet of its own
+  // would wake the daemon beside the computing program. Lost, the lease is renewed no more and ends by itself.
+  void GiveBack(uint64_t lease);
   // Handles what the daemon said unasked, waiting until `deadline` for the first of it. kOk when there was something.
   IoResult Listen(const Deadline& deadline);
   // The daemon broke the protocol: ends the session.
@@ -70,11 +73,12 @@ class Session {
   void End();
   uint32_t lease_ms() const { return lease_ms_.load(); }
   int fd() const { return connection_->fd(); }
-  // Grows whenever the calling thread begins and ends to read; odd while it does, so that the keeper need not.
-  uint64_t reads() const { return reads_.load(std::memory_order_relaxed); }
 
   // --- keeper's thread
   void RenewLeases();
+  // Every kKeeperTickMs: sends what GiveBack left. True when the program made no call since the last one: then nothing
+  // is left for the keeper to send until it is rung for, and what the daemon says is the keeper's to read.
+  bool Tick();
   // Reads what lies there unless a call is reading.
   void Drain();
   // Makes a part of the granted ranges present. False when nothing is left to do.
@@ -97,6 +101,8 @@ class Session {
   void ShowNews();
 
   void SendAside(const wire::ClientFrame& frame);
+  // REQUIRES: keeper_mutex_ is held.
+  void SendReleases();
   uint64_t NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
 
   const std::unique_ptr<Connection> connection_;
@@ -104,7 +110,7 @@ class Session {
   std::atomic<uint64_t> next_id_{1};
   std::atomic<bool> over_{false};
   std::atomic<uint32_t> lease_ms_;
-  std::atomic<uint64_t> reads_{0};
+  std::atomic<uint64_t> reads_{0};  // grows when the calling thread begins and when it ends to read: odd while it does
 
   // The calling thread's.
   wire::ClientFrame request_;
@@ -118,6 +124,7 @@ class Session {
   wire::ClientFrame keeper_request_;
   wire::ServerFrame keeper_frame_;
   std::unique_ptr<char[]> keeper_buffer_;
+  uint64_t reads_seen_ = 0;
 
   std::mutex receive_mutex_;
   // Guarded by receive_mutex_
@@ -132,6 +139,8 @@ class Session {
   std::mutex keeper_mutex_;
   // Guarded by keeper_mutex_: what the keeper works on while a call may be waiting.
   std::vector<uint64_t> leases_;
+  std::vector<uint64_t> released_;  // and the daemon is still to hear of it
+  bool keeper_sleeps_ = false;      // until it is rung for
   std::shared_ptr<ArenaMap> arena_to_populate_;
 };
 

@@ -117,9 +117,7 @@ void SessionKeeper::TendSession() {
   populating_ = session_->PopulatePart();
   if (now_ns < next_tick_ns_) return;
   next_tick_ns_ = now_ns + int64_t{kKeeperTickMs} * kNsPerMs;
-  const uint64_t reads = session_->reads();
-  program_is_quiet_ = reads == reads_seen_ && reads % 2 == 0;
-  reads_seen_ = reads;
+  program_is_quiet_ = session_->Tick();
   if (program_is_quiet_) session_->Drain();
 }
 

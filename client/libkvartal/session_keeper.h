@@ -48,7 +48,6 @@ class SessionKeeper {
   std::deque<std::shared_ptr<ArenaMap>> emptied_;
   int64_t next_renewal_ns_ = 0;
   int64_t next_tick_ns_ = 0;
-  uint64_t reads_seen_ = 0;
   bool program_is_quiet_ = false;
   bool populating_ = false;
 

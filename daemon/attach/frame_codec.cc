@@ -63,10 +63,11 @@ const char* CheckReserve(const v1::Reserve& reserve) {
   return nullptr;
 }
 
-// REQUIRES: no verb. Whatever it then has beside its request_id is of a newer protocol.
+// REQUIRES: no verb. Whatever it then has beside what goes with one is of a newer protocol.
 bool HasUnknownFields(ClientFrame* frame) {
   const uint64_t request_id = frame->request_id();
   frame->clear_request_id();
+  frame->clear_released();
   const bool more = frame->ByteSizeLong() > 0;
   frame->set_request_id(request_id);
   return more;
@@ -74,6 +75,8 @@ bool HasUnknownFields(ClientFrame* frame) {
 
 // What is wrong with the verb's own fields, nullptr when nothing is.
 const char* CheckArguments(const ClientFrame& frame, Verb verb) {
+  if (static_cast<size_t>(frame.released_size()) > kLeasesPerGroupMax)
+    return "released has more elements than a group may have leases";
   switch (verb) {
     case Verb::kAttach:
       if (!frame.attach().group().empty() && frame.attach().group().size() != kGroupBytes) {

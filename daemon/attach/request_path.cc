@@ -28,6 +28,7 @@ void FillPlaces(const Blocks& blocks, Offsets* offsets, Generations* generations
 RequestPath::RequestPath(Parts parts) : parts_(std::move(parts)) { places_.reserve(kKeysPerFrameMax); }
 
 void RequestPath::Handle(Session* session, Verb verb) {
+  for (const uint64_t lease : parts_.codec->frame().released()) ReleaseLease(session, lease, 0);
   switch (verb) {
     case Verb::kLookup:
       return Lookup(session);
@@ -214,13 +215,17 @@ void RequestPath::OnLoaded(SessionId id, uint64_t request_id, uint32_t first,
 
 void RequestPath::Release(Session* session) {
   const v1::Release& in = parts_.codec->frame().release();
-  Lease* lease = session->group->leases.Find(LeaseId(in.lease()));
+  ReleaseLease(session, in.lease(), in.count());
+}
+
+void RequestPath::ReleaseLease(Session* session, uint64_t id, uint32_t count) {
+  Lease* lease = session->group->leases.Find(LeaseId(id));
   if (lease == nullptr) {
     // Has no answer; a lease that expired while its Release was on the way is no mistake.
     ++parts_.stats->not_found;
     return;
   }
-  session->group->leases.Release(lease, in.count(),
+  session->group->leases.Release(lease, count,
                                  [this](std::span<const engine::Hold> blocks) { parts_.engine->Release(blocks); });
 }
 

@@ -46,6 +46,8 @@ class RequestPath {
   void Lookup(Session* session);
   void Load(Session* session);
   void Release(Session* session);
+  // The first `count` blocks that are left; 0: all.
+  void ReleaseLease(Session* session, uint64_t id, uint32_t count);
   void Reserve(Session* session);
   void Commit(Session* session);
   void Abort(Session* session);

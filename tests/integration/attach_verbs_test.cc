@@ -81,6 +81,33 @@ TEST_F(AttachTest, ALookupMayGoOnInTheSameLease) {
   EXPECT_EQ(engine_->stats().leased_blocks, 0u);
 }
 
+TEST_F(AttachTest, LeasesGivenBackWithARequestAreFreeBeforeItIsAnswered) {
+  Start();
+  RawClient client(Path("red"));
+  Attach(client);
+  const uint32_t ns = OpenNamespace(client);
+  Store(client, ns, 1, 4);
+  const v1::LookedUp first = Lookup(client, ns, 1, 2);
+  const v1::LookedUp second = Lookup(client, ns, 1, 4);
+  ClientFrame frame = LookupFrame(ns, 900, 1);
+  frame.add_released(first.lease());
+  frame.add_released(second.lease());
+  frame.add_released(12'345);  // expired meanwhile: no mistake
+  EXPECT_EQ(Ask(client, frame).looked_up().matched(), 0u);
+  EXPECT_EQ(engine_->stats().leased_blocks, 0u);
+
+  ClientFrame unknown = LookupFrame(ns, 1, 2, first.lease());
+  EXPECT_EQ(AskForError(client, unknown).code(), Code::NOT_FOUND) << "given back before its own frame is looked at";
+  RawClient stranger(Path("red"));
+  Attach(stranger);
+  const v1::LookedUp third = Lookup(client, ns, 1, 2);
+  ClientFrame theft;
+  theft.mutable_renew();
+  theft.add_released(third.lease());
+  EXPECT_TRUE(Ask(stranger, theft).has_renewed());
+  EXPECT_EQ(engine_->stats().leased_blocks, 2u) << "the lease of another group";
+}
+
 TEST_F(AttachTest, ReservedMemoryIsToldBeforeTheAnswerThatUsesIt) {
   Start();
   RawClient client(Path("red"));

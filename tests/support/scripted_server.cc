@@ -308,6 +308,7 @@ void ScriptedServer::MakeMemory() {
 // --- good answers
 
 void ScriptedServer::Fill(const Request& request, Answer* answer) {
+  for (const uint64_t lease : request.released()) leases_.erase(lease);
   if (request.has_attach()) AnswerAttach(request, answer);
   if (request.has_lookup()) AnswerLookup(request, answer);
   if (request.has_load()) AnswerLoad(request, answer);

@@ -28,7 +28,7 @@ constexpr uint64_t kTypicalNumber = 1'000'000;  // of a request, lease or genera
   for (;;) {
     const ssize_t received = ::recv(fd, buffer, buffer_bytes, 0);
     if (received <= 0) ::_exit(0);
-    if (static_cast<size_t>(received) == sizes.request_bytes) ::send(fd, buffer, sizes.reply_bytes, MSG_NOSIGNAL);
+    ::send(fd, buffer, sizes.reply_bytes, MSG_NOSIGNAL);
   }
 }
 
@@ -40,6 +40,7 @@ EchoSizes SizesOfLookup(size_t chain) {
   request.mutable_lookup()->set_ns(1);
   request.mutable_lookup()->set_keys(std::string(chain * kBlockKeyBytes, 'k'));
   request.mutable_lookup()->set_prompt_tokens(kTypicalNumber);
+  request.add_released(kTypicalNumber);
   attach::v1::ServerFrame reply;
   reply.set_request_id(kTypicalNumber);
   attach::v1::LookedUp& found = *reply.mutable_looked_up();
@@ -51,9 +52,7 @@ EchoSizes SizesOfLookup(size_t chain) {
     found.add_offsets(kTypicalNumber);
     found.add_generations(1);
   }
-  attach::v1::ClientFrame release;
-  release.mutable_release()->set_lease(kTypicalNumber);
-  return {request.ByteSizeLong(), reply.ByteSizeLong(), release.ByteSizeLong()};
+  return {request.ByteSizeLong(), reply.ByteSizeLong()};
 }
 
 absl::StatusOr<std::unique_ptr<EchoFloor>> EchoFloor::Start(const EchoSizes& sizes) {
@@ -90,9 +89,8 @@ absl::StatusOr<std::vector<double>> EchoFloor::Run(size_t count) {
     const int64_t start_ns = clock.MonotonicNs();
     const bool sent = ::send(fd_.get(), buffer_.data(), sizes_.request_bytes, MSG_NOSIGNAL) >= 0;
     const ssize_t received = sent ? ::recv(fd_.get(), buffer_.data(), buffer_.size(), 0) : -1;
-    const bool released = ::send(fd_.get(), buffer_.data(), sizes_.release_bytes, MSG_NOSIGNAL) >= 0;
     us.push_back(static_cast<double>(clock.MonotonicNs() - start_ns) / 1e3);
-    if (static_cast<size_t>(std::max<ssize_t>(received, 0)) != sizes_.reply_bytes || !released) {
+    if (static_cast<size_t>(std::max<ssize_t>(received, 0)) != sizes_.reply_bytes) {
       return absl::InternalError(
           absl::StrCat("the echo process answered ", received, " bytes: ", std::strerror(errno)));
     }

@@ -17,9 +17,8 @@ namespace kvartal::bench {
 struct EchoSizes {
   size_t request_bytes = 0;
   size_t reply_bytes = 0;
-  size_t release_bytes = 0;  // sent after the reply, not answered
 };
-// Of a Lookup of `chain` resident blocks and its Release.
+// Of a Lookup of `chain` resident blocks that carries the Release of the one before.
 EchoSizes SizesOfLookup(size_t chain);
 
 class EchoFloor {

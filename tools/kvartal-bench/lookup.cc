@@ -140,7 +140,8 @@ absl::Status OneClient(BenchDaemon* daemon, BenchClient* client, const Resident&
   report->Add("blocks_per_second", options.chain * 1e6 / Median(apart.p50));
   report->Add("wrong", apart.wrong + together.wrong);
   report->Note(
-      "p50, p99, floor: client on one CPU, daemon or echo on another; pinned: both on one CPU; Release included");
+      "p50, p99, floor: client on one CPU, daemon or echo on another; pinned: both on one CPU; Release included, "
+      "which travels with the next lookup");
   return absl::OkStatus();
 }
 

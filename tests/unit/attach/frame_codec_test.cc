@@ -48,6 +48,18 @@ TEST(FrameCodecTest, SaysWhyAFrameIsBad) {
             BadFrame::kTwoVerbs);
 }
 
+TEST(FrameCodecTest, LeasesGivenBackGoWithAVerbAndAreBounded) {
+  EXPECT_EQ(ParseFrame([](ClientFrame* f) { f->add_released(7); }).bad, BadFrame::kEmpty);
+  const auto renew_with = [](size_t released) {
+    return ParseFrame([&](ClientFrame* f) {
+      f->mutable_renew();
+      for (size_t i = 0; i < released; ++i) f->add_released(i);
+    });
+  };
+  EXPECT_EQ(renew_with(kLeasesPerGroupMax).bad_argument, nullptr);
+  EXPECT_NE(renew_with(kLeasesPerGroupMax + 1).bad_argument, nullptr);
+}
+
 TEST(FrameCodecTest, ANewerVerbIsUnknownNotGarbage) {
   FrameCodec codec;
   // request_id 5, then field 2000, length-delimited, two bytes.

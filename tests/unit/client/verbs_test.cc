@@ -1,6 +1,7 @@
 // Every verb's round trip through the C ABI.
 #include <gmock/gmock.h>
 
+#include "client/libkvartal/client_limits.h"
 #include "tests/unit/client/client_fixture.h"
 
 namespace kvartal::client {
@@ -169,6 +170,55 @@ TEST_F(VerbsTest, LoadOutsideTheLeaseIsRefusedHere) {
   EXPECT_EQ(found.lease.Load(1, 1, kPatient).status, KV_INVALID_ARGUMENT);
   EXPECT_EQ(found.lease.Load(2, 1, kPatient).status, KV_OK);
   EXPECT_EQ(server.count("load"), 1);
+}
+
+TEST_F(VerbsTest, AReleaseTravelsWithTheNextCall) {
+  Store(Chain(2));
+  for (int i = 0; i < 3; ++i) {
+    Client::Found found = client.Lookup(ns, Chain(2), 0, kPatient);
+    ASSERT_EQ(found.matched, 2u);
+    EXPECT_EQ(server.live_leases(), 1u) << "the one before went back with this lookup";
+  }
+  ASSERT_EQ(client.Renew(kPatient), KV_OK);
+  EXPECT_EQ(server.live_leases(), 0u);
+}
+
+TEST_F(VerbsTest, AReleaseNeedsNoFurtherCall) {
+  Store(Chain(1));
+  client.Lookup(ns, Chain(1), 0, kPatient).lease.Release();
+  EXPECT_TRUE(server.WaitFor([](const auto& counts) { return counts.contains("release"); }));
+  EXPECT_EQ(server.live_leases(), 0u);
+  // And again when nothing has been called for long: the keeper sleeps by now.
+  Client::Found found = client.Lookup(ns, Chain(1), 0, kPatient);
+  ASSERT_TRUE(server.WaitFor([](const auto& counts) { return counts.at("lookup") == 2; }));
+  found.lease.Release();
+  EXPECT_TRUE(server.WaitFor([](const auto& counts) { return counts.at("release") == 2; }));
+}
+
+TEST_F(VerbsTest, ManyReleasesDoNotWaitForACall) {
+  Store(Chain(1));
+  std::vector<Client::Found> held;
+  for (size_t i = 0; i < 2 * kHeldReleasesMax; ++i) held.push_back(client.Lookup(ns, Chain(1), 0, kPatient));
+  EXPECT_EQ(server.live_leases(), 2 * kHeldReleasesMax);
+  held.clear();
+  EXPECT_TRUE(
+      server.WaitFor([](const auto& counts) { return counts.contains("release") && counts.at("release") >= 2; }));
+  EXPECT_EQ(server.live_leases(), 0u);
+}
+
+TEST_F(VerbsTest, ADetachedRankLeavesNoLeaseBehindInItsGroup) {
+  Store(Chain(1));
+  Group group;
+  ASSERT_EQ(client.GetGroup(&group), KV_OK);
+  {
+    Client peer;
+    ASSERT_EQ(peer.Attach(server.socket_path(), "peer", &group, kPatient), KV_OK);
+    const Client::Opened opened = peer.OpenNamespace(Digest{1}, {16, 1, kShardBytes}, kPatient);
+    ASSERT_EQ(opened.status, KV_OK);
+    ASSERT_EQ(peer.Lookup(opened.ns, Chain(1), 0, kPatient).matched, 1u);
+  }
+  EXPECT_TRUE(server.WaitFor([](const auto& counts) { return counts.contains("detach"); }));
+  EXPECT_EQ(server.live_leases(), 0u);
 }
 
 TEST_F(VerbsTest, ReleaseFromTheFrontKeepsTheRest) {
