@@ -17,7 +17,7 @@
 #include "daemon/base/limits.h"
 #include "daemon/base/units.h"
 #include "tests/support/daemon_process.h"
-#include "tools/kvartal-bench/admin_client.h"
+#include "tools/admin/admin_client.h"
 #include "tools/kvartal-bench/bench_client.h"
 #include "tools/kvartal-bench/restart_load.h"
 #include "tools/kvartal-bench/verified_load.h"
@@ -25,7 +25,7 @@
 namespace kvartal::testing {
 namespace {
 
-using bench::AdminClient;
+using admin::AdminClient;
 using bench::BenchClient;
 using bench::RestartLoad;
 
@@ -64,7 +64,7 @@ class KillTest : public ::testing::Test {
 
   void Start() {
     ASSERT_TRUE(daemon_.Start().ok()) << daemon_.log();
-    admin_ = std::make_unique<AdminClient>(daemon_.admin_socket());
+    admin_ = std::make_unique<AdminClient>(AdminClient::WaitingFor(daemon_.admin_socket()));
   }
 
   uint64_t DurableBlocks() {
@@ -138,10 +138,10 @@ class KillTest : public ::testing::Test {
   void CheckBooks() {
     const auto tenant = admin_->GetTenant("test/own");
     ASSERT_TRUE(tenant.ok()) << tenant.status();
-    const admin::v1::TenantTier& nvme = bench::TierOf(*tenant, "nvme");
+    const admin::v1::TenantTier& nvme = admin::TierOf(*tenant, "nvme");
     EXPECT_GE(nvme.blocks(), durable_.size());
     EXPECT_EQ(nvme.charged_bytes(), nvme.blocks() * (kLayout.shard_bytes + kNvmeHeaderBytes));
-    const absl::Status invariants = admin_->CheckInvariants();
+    const absl::Status invariants = admin_->CheckInvariants().status();
     EXPECT_TRUE(invariants.ok()) << invariants;
   }
 

@@ -29,7 +29,7 @@ TEST_F(NvmeFaultsTest, WhatIsLoadedFromNvmeIsRight) {
 
   ASSERT_NO_FATAL_FAILURE(Stop());
   ASSERT_NO_FATAL_FAILURE(Start());
-  EXPECT_EQ(bench::TierOf(Tenant(), "nvme").blocks(), keys.size());
+  EXPECT_EQ(admin::TierOf(Tenant(), "nvme").blocks(), keys.size());
   const Census after = Ask(client_.get(), keys);
   EXPECT_EQ(after.right, keys.size());
   EXPECT_EQ(after.from_nvme, keys.size()) << "a new daemon has nothing in DRAM";
@@ -63,7 +63,7 @@ TEST_P(NvmeBitTest, ADamagedBlockIsAMissAndIsCountedAndTheOthersAreRight) {
   EXPECT_EQ(Tenant().load_failures(), 1u);
   Until("the mismatch in the metrics", [this] { return Metric(kMismatches) >= 1; });
   EXPECT_EQ(Metric(kMismatches), 1);
-  EXPECT_EQ(bench::TierOf(Tenant(), "nvme").blocks(), keys.size() - 1);
+  EXPECT_EQ(admin::TierOf(Tenant(), "nvme").blocks(), keys.size() - 1);
   ExpectBooksAgree();
 
   // The key is free to be stored again.
@@ -147,7 +147,7 @@ TEST_F(NvmeFaultsTest, ALostCatalogIsMadeAgainFromTheHeaders) {
   EXPECT_EQ(census.right, keys.size());
   EXPECT_EQ(census.from_nvme, keys.size());
   EXPECT_EQ(census.wrong_bytes, 0u);
-  EXPECT_EQ(bench::TierOf(Tenant(), "nvme").blocks(), keys.size());
+  EXPECT_EQ(admin::TierOf(Tenant(), "nvme").blocks(), keys.size());
   ExpectBooksAgree();
 
   // The catalog is whole again: the next start needs no look at the headers.
@@ -165,7 +165,7 @@ TEST_F(NvmeFaultsTest, ALostCatalogAndADamagedHeaderCostOneBlock) {
   ASSERT_GT(std::filesystem::remove_all(daemon_.nvme_path() + ".catalog"), 0u);
   ASSERT_NO_FATAL_FAILURE(FlipBit(HeaderOf(keys[5]) + 20));
   ASSERT_NO_FATAL_FAILURE(Start());
-  EXPECT_EQ(bench::TierOf(Tenant(), "nvme").blocks(), keys.size() - 1);
+  EXPECT_EQ(admin::TierOf(Tenant(), "nvme").blocks(), keys.size() - 1);
   const Census census = Ask(client_.get(), keys);
   EXPECT_EQ(census.right, keys.size() - 1);
   EXPECT_EQ(census.missed, 1u);
@@ -216,8 +216,8 @@ TEST_F(StrayMemoryTest, WritesIntoAHoleAreSeenPunchedAndCountedAndHurtNobody) {
   auto held = blue->Lookup(blue_keys);
   ASSERT_TRUE(held.ok()) << held.status();
   ASSERT_EQ(held->matched, blue_keys.size());
-  const uint64_t red_charged = bench::TierOf(Tenant("test/red"), "dram").charged_bytes();
-  const uint64_t blue_charged = bench::TierOf(Tenant("test/blue"), "dram").charged_bytes();
+  const uint64_t red_charged = admin::TierOf(Tenant("test/red"), "dram").charged_bytes();
+  const uint64_t blue_charged = admin::TierOf(Tenant("test/blue"), "dram").charged_bytes();
   EXPECT_EQ(Metric(kStrayBytes), 0);
 
   // The arena is four times the 64 MiB of the tier, the tenant holds 8 MiB near its start at most.
@@ -239,9 +239,9 @@ TEST_F(StrayMemoryTest, WritesIntoAHoleAreSeenPunchedAndCountedAndHurtNobody) {
   held->lease.Release();
   EXPECT_EQ(Ask(red.get(), red_keys).right, red_keys.size());
   EXPECT_EQ(Ask(blue.get(), blue_keys).right, blue_keys.size());
-  EXPECT_EQ(bench::TierOf(Tenant("test/red"), "dram").charged_bytes(), red_charged);
-  EXPECT_EQ(bench::TierOf(Tenant("test/blue"), "dram").charged_bytes(), blue_charged);
-  const absl::Status invariants = admin_->CheckInvariants();
+  EXPECT_EQ(admin::TierOf(Tenant("test/red"), "dram").charged_bytes(), red_charged);
+  EXPECT_EQ(admin::TierOf(Tenant("test/blue"), "dram").charged_bytes(), blue_charged);
+  const absl::Status invariants = admin_->CheckInvariants().status();
   EXPECT_TRUE(invariants.ok()) << invariants;
   EXPECT_EQ(Status().bugs(), 0u);
 }

@@ -26,7 +26,7 @@
 #include "daemon/base/unique_fd.h"
 #include "daemon/base/units.h"
 #include "tests/support/daemon_process.h"
-#include "tools/kvartal-bench/admin_client.h"
+#include "tools/admin/admin_client.h"
 #include "tools/kvartal-bench/bench_client.h"
 #include "tools/kvartal-bench/block_bytes.h"
 #include "tools/kvartal-bench/verified_load.h"
@@ -62,7 +62,7 @@ class NvmeTest : public ::testing::Test {
   }
   void StartDaemon() {
     ASSERT_TRUE(daemon_.Start().ok()) << daemon_.log();
-    admin_ = std::make_unique<bench::AdminClient>(daemon_.admin_socket());
+    admin_ = std::make_unique<admin::AdminClient>(admin::AdminClient::WaitingFor(daemon_.admin_socket()));
     Until("the end of recovery", [this] { return !Status().recovering(); });
   }
   void Stop() {
@@ -88,9 +88,9 @@ class NvmeTest : public ::testing::Test {
     return tenant.value_or(admin::v1::Tenant());
   }
   void ExpectBooksAgree() {
-    const admin::v1::TenantTier nvme = bench::TierOf(Tenant(), "nvme");
+    const admin::v1::TenantTier nvme = admin::TierOf(Tenant(), "nvme");
     EXPECT_EQ(nvme.charged_bytes(), nvme.blocks() * (kNvmeTestBlockBytes + kNvmeHeaderBytes));
-    const absl::Status invariants = admin_->CheckInvariants();
+    const absl::Status invariants = admin_->CheckInvariants().status();
     EXPECT_TRUE(invariants.ok()) << invariants;
     EXPECT_EQ(Status().bugs(), 0u);
   }
@@ -188,7 +188,7 @@ class NvmeTest : public ::testing::Test {
   }
 
   DaemonProcess daemon_;
-  std::unique_ptr<bench::AdminClient> admin_;
+  std::unique_ptr<admin::AdminClient> admin_;
   std::unique_ptr<bench::BenchClient> client_;
 
  private:

@@ -110,7 +110,7 @@ absl::StatusOr<std::unique_ptr<BenchDaemon>> BenchDaemon::Start(const Common& co
   // The admin client waits for a daemon that restarts; one that was named has to be there.
   KV_RETURN_IF_ERROR(CheckAnswered(common.socket, SOCK_SEQPACKET, "--socket"));
   KV_RETURN_IF_ERROR(CheckAnswered(admin_socket, SOCK_STREAM, "--admin-socket"));
-  daemon->admin_ = std::make_unique<AdminClient>(admin_socket);
+  daemon->admin_ = std::make_unique<admin::AdminClient>(admin::AdminClient::WaitingFor(admin_socket));
   KV_ASSIGN_OR_RETURN(const admin::v1::StatusReply status, daemon->admin_->GetStatus());
   daemon->pid_ = static_cast<pid_t>(status.pid());
   return daemon;
@@ -125,7 +125,7 @@ absl::Status BenchDaemon::WriteConfiguration(const DaemonSetup& setup) {
 
 absl::Status BenchDaemon::ChangePolicy(const DaemonSetup& setup) {
   KV_RETURN_IF_ERROR(WriteFile(folder() + "/policies/tenants.yaml", ManifestText(setup)));
-  return admin_->ReloadPolicy();
+  return admin_->ReloadPolicy().status();
 }
 
 absl::Status BenchDaemon::Launch(const DaemonSetup& setup) {
@@ -152,7 +152,7 @@ absl::Status BenchDaemon::Launch() {
     return ready;
   }
   // A new one each time: the channel to a daemon that is gone fails its first call.
-  admin_ = std::make_unique<AdminClient>(folder() + "/admin.sock");
+  admin_ = std::make_unique<admin::AdminClient>(admin::AdminClient::WaitingFor(folder() + "/admin.sock"));
   return absl::OkStatus();
 }
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "daemon/base/status.h"
-#include "tools/kvartal-bench/admin_client.h"
+#include "tools/admin/admin_client.h"
 #include "tools/kvartal-bench/daemon_files.h"
 #include "tools/kvartal-bench/temp_folder.h"
 
@@ -56,7 +56,7 @@ class BenchDaemon {
   std::string attach_socket() const;
   std::string door_socket(const std::string& door) const;
   std::string nvme_file() const;
-  AdminClient& admin() { return *admin_; }
+  admin::AdminClient& admin() { return *admin_; }
 
  private:
   BenchDaemon() = default;
@@ -67,7 +67,7 @@ class BenchDaemon {
   std::string external_socket_;
   std::string binary_;
   std::unique_ptr<TempFolder> folder_;
-  std::unique_ptr<AdminClient> admin_;
+  std::unique_ptr<admin::AdminClient> admin_;
   pid_t pid_ = -1;
 };
 

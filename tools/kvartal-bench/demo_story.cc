@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "daemon/base/units.h"
-#include "tools/kvartal-bench/admin_client.h"
+#include "tools/admin/admin_client.h"
 
 namespace kvartal::bench {
 namespace {
@@ -22,15 +22,15 @@ double Figure(const ClientFigures& figures, const std::string& name) {
 }  // namespace
 
 void DemoStory::Add(const admin::v1::Tenant& tenant, const IdealHits& ideal, const ClientFigures& figures) {
-  const admin::v1::TenantTier& dram = TierOf(tenant, "dram");
-  const admin::v1::TenantTier& nvme = TierOf(tenant, "nvme");
+  const admin::v1::TenantTier& dram = admin::TierOf(tenant, "dram");
+  const admin::v1::TenantTier& nvme = admin::TierOf(tenant, "nvme");
   const double bytes = Figure(figures, "stored_bytes") + Figure(figures, "loaded_bytes");
   const double seconds = Figure(figures, "seconds");
   absl::StrAppendFormat(&rows_, "%-18s %8.0f %6.1f %% %6.1f %% %9d %9d %10d %9d %6.2f %12s\n", tenant.name(),
                         Figure(figures, "requests"), Percent(tenant.blocks_hit(), tenant.blocks_asked()),
                         Percent(tenant.tokens_hit(), tenant.tokens_asked()), dram.charged_bytes() / kMiB,
                         nvme.charged_bytes() / kMiB, dram.evictions() + nvme.evictions(),
-                        RefusalsOf(dram) + RefusalsOf(nvme), seconds == 0 ? 0 : bytes / 1e9 / seconds,
+                        admin::RefusalsOf(dram) + admin::RefusalsOf(nvme), seconds == 0 ? 0 : bytes / 1e9 / seconds,
                         absl::StrFormat("%.0f / %.0f", Figure(figures, "p50_us"), Figure(figures, "p99_us")));
   tokens_asked_ += tenant.tokens_asked();
   tokens_hit_ += tenant.tokens_hit();

@@ -143,9 +143,9 @@ absl::StatusOr<Report> RunQuota(const Common& common, const QuotaOptions& option
   }
   KV_ASSIGN_OR_RETURN(const admin::v1::Tenant tenant, daemon->admin().GetTenant(tenant_name));
   KV_ASSIGN_OR_RETURN(const admin::v1::StatusReply status, daemon->admin().GetStatus());
-  const admin::v1::TenantTier& dram = TierOf(tenant, "dram");
-  const admin::v1::TenantTier& nvme = TierOf(tenant, "nvme");
-  const uint64_t counted = RefusalsOf(dram);
+  const admin::v1::TenantTier& dram = admin::TierOf(tenant, "dram");
+  const admin::v1::TenantTier& nvme = admin::TierOf(tenant, "nvme");
+  const uint64_t counted = admin::RefusalsOf(dram);
   Report report("quota");
   report.Add("overshoot_bytes", std::max(dram.overshoot_bytes(), nvme.overshoot_bytes()));
   report.Add("charges", status.charges());
@@ -153,7 +153,7 @@ absl::StatusOr<Report> RunQuota(const Common& common, const QuotaOptions& option
   report.Add("refusal_answer_p99_ms", static_cast<double>(status.refusal_answer_p99_us()) / 1e3);
   report.Add("refusals", refused);
   report.Add("refusals_uncounted", refused - std::min(refused, counted));
-  report.Add("nvme_refusals", RefusalsOf(nvme));
+  report.Add("nvme_refusals", admin::RefusalsOf(nvme));
   report.Add("blocks_asked", asked);
   report.Add("blocks_stored", stored);
   report.Add("limit_changes", static_cast<uint64_t>(options.changes));

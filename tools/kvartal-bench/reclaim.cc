@@ -42,7 +42,7 @@ std::vector<BlockKey> KeysOf(uint64_t run, uint64_t count) {
 
 // Bytes of the tenant that no empty extent explains.
 uint64_t ChargedInUse(const admin::v1::Tenant& tenant) {
-  const admin::v1::TenantTier& dram = TierOf(tenant, "dram");
+  const admin::v1::TenantTier& dram = admin::TierOf(tenant, "dram");
   return dram.charged_bytes() - dram.granted_empty_bytes();
 }
 
@@ -216,7 +216,7 @@ absl::StatusOr<Report> RunReclaim(const Common& common, const ReclaimOptions& op
     KV_RETURN_IF_ERROR(run.Once(static_cast<uint64_t>(i), &figures));
     progress.Update(static_cast<uint64_t>(i) + 1);
   }
-  KV_RETURN_IF_ERROR(daemon->admin().CheckInvariants());
+  KV_RETURN_IF_ERROR(daemon->admin().CheckInvariants().status());
   KV_ASSIGN_OR_RETURN(const admin::v1::StatusReply status, daemon->admin().GetStatus());
   Report report("reclaim");
   report.Add("runs", static_cast<uint64_t>(options.runs));

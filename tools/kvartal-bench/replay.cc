@@ -208,7 +208,7 @@ absl::StatusOr<Report> RunReplay(const Common& common, const ReplayOptions& opti
   report.Add("loaded_bytes", replay.result().loaded_bytes);
   report.Add("wrong_bytes", replay.result().wrong_bytes);
   report.Add("stored_blocks", after.blocks_stored() - before.blocks_stored());
-  report.Add("evictions", TierOf(after, "dram").evictions() - TierOf(before, "dram").evictions());
+  report.Add("evictions", admin::TierOf(after, "dram").evictions() - admin::TierOf(before, "dram").evictions());
   report.Add("refusals", replay.result().sum.refused);
   report.Add("seconds", seconds);
   if (replay.result().sum.refused != 0) report.Note("last refusal: " + replay.result().sum.refusal);

@@ -162,9 +162,9 @@ class RestartRun {
   // Every charged byte is a block's, as many blocks as there were, and what is recomputed from scratch agrees.
   absl::Status CheckLedger(const std::string& tenant_name, uint64_t blocks_min, uint64_t blocks_max) {
     KV_ASSIGN_OR_RETURN(const admin::v1::Tenant tenant, daemon_->admin().GetTenant(tenant_name));
-    const admin::v1::TenantTier& nvme = TierOf(tenant, "nvme");
+    const admin::v1::TenantTier& nvme = admin::TierOf(tenant, "nvme");
     const uint64_t expected = nvme.blocks() * (layout_.shard_bytes + kNvmeHeaderBytes);
-    const absl::Status invariants = daemon_->admin().CheckInvariants();
+    const absl::Status invariants = daemon_->admin().CheckInvariants().status();
     ++ledger_checks_;
     const bool count_right = nvme.blocks() >= blocks_min && nvme.blocks() <= blocks_max;
     if (nvme.charged_bytes() == expected && count_right && invariants.ok()) return absl::OkStatus();

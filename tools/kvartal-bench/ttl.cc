@@ -195,8 +195,8 @@ class TtlRun {
     expirations_ = 0;
     for (const auto& client : clients_) {
       KV_ASSIGN_OR_RETURN(const admin::v1::Tenant tenant, daemon_->admin().GetTenant(client->tenant()));
-      charged_bytes += TierOf(tenant, "dram").charged_bytes();
-      expirations_ += TierOf(tenant, "dram").expirations();
+      charged_bytes += admin::TierOf(tenant, "dram").charged_bytes();
+      expirations_ += admin::TierOf(tenant, "dram").expirations();
     }
     all_refunded_ = charged_bytes == 0;
     int64_t last_due_ns = 0;
@@ -230,7 +230,7 @@ absl::StatusOr<Report> RunTtl(const Common& common, const TtlOptions& options) {
   KV_RETURN_IF_ERROR(run.Store());
   KV_RETURN_IF_ERROR(run.LookAround(&steady));
   KV_RETURN_IF_ERROR(steady.Stop());
-  KV_RETURN_IF_ERROR(daemon->admin().CheckInvariants());
+  KV_RETURN_IF_ERROR(daemon->admin().CheckInvariants().status());
   Report report("ttl");
   report.Add("ttl_seconds", absl::StrCat(kShortestTtl, "-", kLongestTtl));
   run.Tell(&report);

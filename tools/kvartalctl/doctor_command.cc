@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/units.h"
-#include "tools/kvartalctl/admin_client.h"
+#include "tools/admin/admin_client.h"
 #include "tools/kvartalctl/commands.h"
 #include "tools/kvartalctl/doctor_checks.h"
 
@@ -61,7 +61,7 @@ void CheckNeeds(const config::NodeConfig& config, std::vector<Finding>* findings
 }
 
 void CheckDaemon(const std::string& socket, std::vector<Finding>* findings) {
-  absl::StatusOr<AdminClient> client = AdminClient::Connect(socket);
+  absl::StatusOr<admin::AdminClient> client = admin::AdminClient::Connect(socket);
   if (!client.ok()) {
     findings->push_back(
         {Level::kFail, "daemon",

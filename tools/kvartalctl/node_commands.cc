@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "tools/kvartalctl/admin_client.h"
+#include "tools/admin/admin_client.h"
 #include "tools/kvartalctl/commands.h"
 
 namespace kvartal::ctl {
@@ -68,7 +68,7 @@ void PrintStatusTable(const pb::StatusReply& status) {
 }  // namespace
 
 int RunStatus(const Context& context) {
-  absl::StatusOr<AdminClient> client = AdminClient::Connect(context.socket);
+  absl::StatusOr<admin::AdminClient> client = admin::AdminClient::Connect(context.socket);
   if (!client.ok()) return Complain(std::string(client.status().message()));
   const absl::StatusOr<pb::StatusReply> status = client->GetStatus();
   if (!status.ok()) return Complain(std::string(status.status().message()));
@@ -80,7 +80,7 @@ int RunStatus(const Context& context) {
 }
 
 int RunDrain(const Context& context) {
-  absl::StatusOr<AdminClient> client = AdminClient::Connect(context.socket);
+  absl::StatusOr<admin::AdminClient> client = admin::AdminClient::Connect(context.socket);
   if (!client.ok()) return Complain(std::string(client.status().message()));
   const absl::StatusOr<pb::DrainReply> reply = client->Drain();
   if (!reply.ok()) return Complain(absl::StrCat("drain: ", std::string(reply.status().message())));
@@ -93,7 +93,7 @@ int RunDrain(const Context& context) {
 }
 
 int RunReload(const Context& context) {
-  absl::StatusOr<AdminClient> client = AdminClient::Connect(context.socket);
+  absl::StatusOr<admin::AdminClient> client = admin::AdminClient::Connect(context.socket);
   if (!client.ok()) return Complain(std::string(client.status().message()));
   const absl::StatusOr<pb::ReloadPolicyReply> reply = client->ReloadPolicy();
   if (!reply.ok()) {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "tools/kvartalctl/admin_client.h"
+#include "tools/admin/admin_client.h"
 #include "tools/kvartalctl/commands.h"
 #include "tools/kvartalctl/explain_text.h"
 
@@ -78,7 +78,7 @@ bool Confirmed(const std::string& tenant) {
 }  // namespace
 
 int RunTenants(const Context& context) {
-  absl::StatusOr<AdminClient> client = AdminClient::Connect(context.socket);
+  absl::StatusOr<admin::AdminClient> client = admin::AdminClient::Connect(context.socket);
   if (!client.ok()) return Complain(std::string(client.status().message()));
   const absl::StatusOr<pb::ListTenantsReply> reply = client->ListTenants();
   if (!reply.ok()) return Complain(std::string(reply.status().message()));
@@ -90,7 +90,7 @@ int RunTenants(const Context& context) {
 }
 
 int RunSessions(const Context& context) {
-  absl::StatusOr<AdminClient> client = AdminClient::Connect(context.socket);
+  absl::StatusOr<admin::AdminClient> client = admin::AdminClient::Connect(context.socket);
   if (!client.ok()) return Complain(std::string(client.status().message()));
   const absl::StatusOr<pb::ListSessionsReply> reply = client->ListSessions();
   if (!reply.ok()) return Complain(std::string(reply.status().message()));
@@ -102,7 +102,7 @@ int RunSessions(const Context& context) {
 }
 
 int RunExplain(const Context& context, const std::string& tenant) {
-  absl::StatusOr<AdminClient> client = AdminClient::Connect(context.socket);
+  absl::StatusOr<admin::AdminClient> client = admin::AdminClient::Connect(context.socket);
   if (!client.ok()) return Complain(std::string(client.status().message()));
   const absl::StatusOr<pb::ExplainReply> reply = client->Explain(tenant);
   if (!reply.ok()) return Complain(absl::StrCat("explain: ", std::string(reply.status().message())));
@@ -114,7 +114,7 @@ int RunExplain(const Context& context, const std::string& tenant) {
 }
 
 int RunDrop(const Context& context, const std::string& tenant, bool yes) {
-  absl::StatusOr<AdminClient> client = AdminClient::Connect(context.socket);
+  absl::StatusOr<admin::AdminClient> client = admin::AdminClient::Connect(context.socket);
   if (!client.ok()) return Complain(std::string(client.status().message()));
   if (!yes && ::isatty(STDIN_FILENO) == 0) {
     return Complain("drop deletes data and nobody is at a terminal to confirm it: add --yes", 2);

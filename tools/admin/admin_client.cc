@@ -1,4 +1,4 @@
-#include "tools/kvartalctl/admin_client.h"
+#include "tools/admin/admin_client.h"
 
 #include <grpcpp/grpcpp.h>
 #include <sys/socket.h>
@@ -13,13 +13,14 @@
 #include "daemon/base/limits.h"
 #include "daemon/base/unique_fd.h"
 
-namespace kvartal::ctl {
+namespace kvartal::admin {
 namespace {
 
 namespace pb = admin::v1;
 
 // Somewhat more than the daemon's own patience, so that its answer, which says more, comes first.
 constexpr int64_t kGraceMs = 1000;
+constexpr int64_t kStartMs = 30'000;  // a daemon that comes back with a large disk under load
 
 // Asked with a plain connect first: what gRPC says of a socket that is not there helps nobody.
 absl::Status Probe(const std::string& socket) {
@@ -53,8 +54,22 @@ absl::Status Probe(const std::string& socket) {
 
 absl::StatusOr<AdminClient> AdminClient::Connect(const std::string& socket) {
   KV_RETURN_IF_ERROR(Probe(socket));
-  return AdminClient(socket, pb::Admin::NewStub(grpc::CreateChannel(absl::StrCat("unix:", socket),
-                                                                    grpc::InsecureChannelCredentials())));
+  return AdminClient(
+      socket, false,
+      pb::Admin::NewStub(grpc::CreateChannel(absl::StrCat("unix:", socket), grpc::InsecureChannelCredentials())));
+}
+
+AdminClient AdminClient::WaitingFor(const std::string& socket) {
+  grpc::ChannelArguments arguments;
+  // A daemon that was just killed comes back within milliseconds: gRPC's second-long back-off would be measured as
+  // ours.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 10);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 10);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return AdminClient(socket, true,
+                     pb::Admin::NewStub(grpc::CreateCustomChannel(absl::StrCat("unix:", socket),
+                                                                  grpc::InsecureChannelCredentials(), arguments)));
 }
 
 template <typename Request, typename Reply>
@@ -62,7 +77,9 @@ absl::StatusOr<Reply> AdminClient::Call(grpc::Status (pb::Admin::Stub::*method)(
                                                                                 Reply*),
                                         const Request& request, int64_t deadline_ms) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(deadline_ms + kGraceMs));
+  const int64_t patience_ms = deadline_ms + (waits_ ? kStartMs : kGraceMs);
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(patience_ms));
+  context.set_wait_for_ready(waits_);
   Reply reply;
   const grpc::Status status = (stub_.get()->*method)(&context, request, &reply);
   if (status.ok()) return reply;
@@ -72,7 +89,7 @@ absl::StatusOr<Reply> AdminClient::Call(grpc::Status (pb::Admin::Stub::*method)(
         absl::StrCat("the daemon on ", socket_, " went away before it answered (", text, "): see its log"));
   }
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
-    return absl::UnimplementedError(absl::StrCat("the daemon on ", socket_, " is older than this kvartalctl: ", text));
+    return absl::UnimplementedError(absl::StrCat("the daemon on ", socket_, " is older than this program: ", text));
   }
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), text);
 }
@@ -82,6 +99,13 @@ absl::StatusOr<pb::StatusReply> AdminClient::GetStatus() {
 }
 absl::StatusOr<pb::ListTenantsReply> AdminClient::ListTenants() {
   return Call(&pb::Admin::Stub::ListTenants, pb::ListTenantsRequest(), kAdminAnswerMs);
+}
+absl::StatusOr<pb::Tenant> AdminClient::GetTenant(const std::string& name) {
+  KV_ASSIGN_OR_RETURN(const pb::ListTenantsReply reply, ListTenants());
+  for (const pb::Tenant& tenant : reply.tenants()) {
+    if (tenant.name() == name) return tenant;
+  }
+  return absl::NotFoundError(absl::StrCat("the daemon on ", socket_, " has no tenant '", name, "'"));
 }
 absl::StatusOr<pb::ListSessionsReply> AdminClient::ListSessions() {
   return Call(&pb::Admin::Stub::ListSessions, pb::ListSessionsRequest(), kAdminAnswerMs);
@@ -106,4 +130,18 @@ absl::StatusOr<pb::CheckInvariantsReply> AdminClient::CheckInvariants() {
   return Call(&pb::Admin::Stub::CheckInvariants, pb::CheckInvariantsRequest(), kAdminLongAnswerMs);
 }
 
-}  // namespace kvartal::ctl
+const pb::TenantTier& TierOf(const pb::Tenant& tenant, const std::string& name) {
+  static const pb::TenantTier& empty = *new pb::TenantTier;
+  for (const pb::TenantTier& tier : tenant.tiers()) {
+    if (tier.name() == name) return tier;
+  }
+  return empty;
+}
+
+uint64_t RefusalsOf(const pb::TenantTier& tier) {
+  uint64_t sum = 0;
+  for (const auto& [reason, count] : tier.refusals()) sum += count;
+  return sum;
+}
+
+}  // namespace kvartal::admin
