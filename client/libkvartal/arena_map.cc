@@ -74,6 +74,8 @@ std::shared_ptr<ArenaMap> ArenaMap::Map(const UniqueFd& arena_fd, const UniqueFd
     return nullptr;
   }
   ::madvise(map->data_, arena_bytes, MADV_DONTFORK);
+  // A core file of the program is no place for a cache of many gigabytes of prompts.
+  ::madvise(map->data_, arena_bytes, MADV_DONTDUMP);
   ::madvise(map->data_, arena_bytes, MADV_HUGEPAGE);
   ::madvise(map->generations_, map->generation_bytes_, MADV_DONTFORK);
   return map;

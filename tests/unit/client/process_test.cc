@@ -33,6 +33,22 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// Of the mapping that holds `address`, as in /proc/self/smaps; empty when there is none.
+std::string VmFlagsOf(const void* address) {
+  std::ifstream smaps("/proc/self/smaps");
+  std::string line;
+  bool inside = false;
+  while (std::getline(smaps, line)) {
+    unsigned long long begin, end;
+    if (std::sscanf(line.c_str(), "%llx-%llx ", &begin, &end) == 2) {
+      const auto at = reinterpret_cast<uintptr_t>(address);
+      inside = begin <= at && at < end;
+    }
+    if (inside && line.starts_with("VmFlags:")) return line + " ";
+  }
+  return "";
+}
+
 std::string ReadAll(const std::string& path) {
   std::ifstream file(path);
   std::stringstream text;
@@ -120,6 +136,13 @@ TEST_F(ProcessTest, ForkedChildMayAttachAnew) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(client.Renew(kPatient), KV_OK);
+}
+
+TEST_F(ProcessTest, BlocksStayOutOfCoreFiles) {
+  Store(Chain(1));
+  const Client::Found found = client.Lookup(ns, Chain(1), 0, kPatient);
+  ASSERT_EQ(found.matched, 1u);
+  EXPECT_THAT(VmFlagsOf(found.lease.blocks()[0].data), HasSubstr(" dd "));
 }
 
 TEST_F(ProcessTest, OnlyTheCAbiCanBeSeen) {
