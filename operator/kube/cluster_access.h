@@ -27,7 +27,8 @@ struct ClusterAccess {
   Credential token;
 };
 
-// The current context of a kubeconfig. InvalidArgument names what is wrong or what is not supported (credential plugins).
+// The current context of a kubeconfig. InvalidArgument names what is wrong, or what is not supported as credential
+// plugins are not.
 absl::StatusOr<ClusterAccess> ReadKubeconfig(const std::string& path);
 
 inline constexpr const char* kServiceAccountFolder = "/var/run/secrets/kubernetes.io/serviceaccount";

@@ -1,7 +1,7 @@
 // Who of several replicas leads, by a Lease object: what to ask of the API server next, and whether we lead. It sends
 // nothing itself. A plain value, confined to its elector; both clocks are passed in.
 // Invariants: the age of a foreign claim is measured from when we saw it change, on our own clock, never by the times
-// written in it. Leading() is false at the latest kLeaseRenewMs after the last renewal that succeeded, whatever answers.
+// written in it. Leading() is false at the latest kLeaseRenewMs after the last renewal that succeeded was asked for.
 // This is no fence: writes of a leader stay optimistic, and a leader that lost ends its process.
 #pragma once
 

@@ -41,7 +41,6 @@ inline constexpr int64_t kRetryBaseMs = 5;         // (client-go) doubled by eac
 inline constexpr int64_t kRetryMaxMs = 1'000'000;  // (client-go)
 inline constexpr double kRetriesPerSecond = 10;    // (client-go) of all keys together
 inline constexpr double kRetriesBurst = 100;       // (client-go)
-inline constexpr int64_t kResyncMs = 120'000;      // every key again: a net under what an event should have done
 inline constexpr int64_t kStopMs = 30'000;         // (controller-runtime) from SIGTERM until work is cut off
 
 // --- leader election
@@ -51,6 +50,11 @@ inline constexpr int64_t kLeaseRetryMs = 2'000;      // (controller-runtime)
 inline constexpr int64_t kLeaseCallMs = 5'000;  // (client-go) half the above: a hanging call leaves time for another
 inline constexpr double kLeaseJitter = 1.2;     // (client-go) candidates spread their tries
 
+// --- health
+inline constexpr int64_t kHealthBeatMs = 1'000;
+inline constexpr int64_t kHealthStuckMs = 30'000;  // a list of ten thousand policies takes the loop a second
+
+static_assert(kHealthStuckMs >= 10 * kHealthBeatMs);
 static_assert(kLeaseDurationMs > kLeaseRenewMs && kLeaseRenewMs > kLeaseRetryMs * 2);
 static_assert(kLeaseCallMs * 2 <= kLeaseRenewMs);
 static_assert(kTransportIdleMs >= kWatchSecondsMax * 1000 + kWatchMarginMs && kTransportIdleMs > kCallDeadlineMs);

@@ -40,7 +40,7 @@ int64_t ListWatch::Wait(const ApiError& error, int64_t now_ms) {
   return std::max(backoff_.NextMs(now_ms), error.retry_after_ms.value_or(0));
 }
 
-ListWatchStep ListWatch::OnPage(const nlohmann::json& page, int64_t now_ms) {
+ListWatchStep ListWatch::OnPage(nlohmann::json page, int64_t now_ms) {
   const nlohmann::json* items = FieldAt(page, {"items"});
   const std::string version = TextAt(page, {"metadata", "resourceVersion"});
   if (items == nullptr || !(items->is_array() || items->is_null()) || version.empty())
@@ -48,8 +48,8 @@ ListWatchStep ListWatch::OnPage(const nlohmann::json& page, int64_t now_ms) {
   ListWatchStep step;
   if (!in_list_) step.events.push_back({WatchEvent::Kind::kInit, nullptr});
   in_list_ = true;
-  for (const nlohmann::json& item : *items) step.events.push_back({WatchEvent::Kind::kInitApply, item});
   stats_.events += items->size();
+  for (nlohmann::json& item : page["items"]) step.events.push_back({WatchEvent::Kind::kInitApply, std::move(item)});
   const std::string more = TextAt(page, {"metadata", "continue"});
   if (!more.empty()) {
     step.next = NextRequest{};
@@ -97,14 +97,15 @@ ListWatchStep ListWatch::OnLine(std::string_view line, int64_t now_ms) {
   if (type == "BOOKMARK") {
     ++stats_.bookmarks;
   } else if (type == "ADDED" || type == "MODIFIED") {
-    step.events.push_back({WatchEvent::Kind::kApply, *object});
+    step.events.push_back({WatchEvent::Kind::kApply, nullptr});
   } else if (type == "DELETED") {
-    step.events.push_back({WatchEvent::Kind::kDelete, *object});
+    step.events.push_back({WatchEvent::Kind::kDelete, nullptr});
   } else {
     return OnWatchEnd(BadAnswer(absl::StrCat("a watch event of unknown type '", type, "'")), now_ms);
   }
   stats_.events += step.events.size();
   Advance(*object);
+  if (!step.events.empty()) step.events.front().object = std::move(event["object"]);
   return step;
 }
 

@@ -57,7 +57,7 @@ class ListWatch {
 
   NextRequest Start();
   // One page of a list, or what it failed by.
-  ListWatchStep OnPage(const nlohmann::json& page, int64_t now_ms);
+  ListWatchStep OnPage(nlohmann::json page, int64_t now_ms);
   ListWatchStep OnListError(const ApiError& error, int64_t now_ms);
   // The watch was accepted; one of its lines; its end, clean when `error` is ok.
   void OnWatchOpen(int64_t now_ms);
@@ -76,7 +76,7 @@ class ListWatch {
 
   Backoff backoff_;
   Jitter jitter_;
-  const WatchSeconds seconds_;
+  WatchSeconds seconds_;
   std::string resource_version_;
   bool from_store_ = false;  // the cache does not know the version we have seen: ask for the newest there is
   bool in_list_ = false;     // kInit was told and kInitDone was not

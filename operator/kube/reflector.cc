@@ -53,9 +53,9 @@ void Reflector::SendList(const NextRequest& next) {
   while (target.ends_with('&') || target.ends_with('?')) target.pop_back();
   ApiRequest request;
   request.target = std::move(target);
-  call_ = client_->Call(std::move(request), [this](const ApiError& error, const nlohmann::json& page) {
+  call_ = client_->Call(std::move(request), [this](const ApiError& error, nlohmann::json page) {
     NoteError("list", error);
-    Run(error.ok() ? machine_.OnPage(page, NowMs()) : machine_.OnListError(error, NowMs()));
+    Run(error.ok() ? machine_.OnPage(std::move(page), NowMs()) : machine_.OnListError(error, NowMs()));
   });
 }
 

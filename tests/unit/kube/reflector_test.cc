@@ -29,9 +29,10 @@ std::string Event(const std::string& type, const std::string& object) {
 class ReflectorTest : public testing::KubeLoop {
  protected:
   void Start() {
+    ReflectorOptions options;
+    options.type = {"kvartal.dev", "v1alpha1", "tenantkvpolicies", true};
     reflector_ = std::make_unique<Reflector>(
-        &client(), loop_.get(), &clock_,
-        ReflectorOptions{{"kvartal.dev", "v1alpha1", "tenantkvpolicies", true}, "", 1, {}, kWatchMarginMs},
+        &client(), loop_.get(), &clock_, options,
         [this](const ObjectChange& change) { changes_.push_back((change.deleted ? "-" : "+") + change.key.name); });
     reflector_->Start();
     RunDue();
