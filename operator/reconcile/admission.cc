@@ -1,14 +1,17 @@
 #include "operator/reconcile/admission.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "crds/grant_check.h"
+#include "daemon/base/check.h"
 
 namespace kvartal::reconcile {
 namespace {
 
 std::string OwnerOf(const crds::TenantPolicy& policy) { return absl::StrCat(policy.ns, "/", policy.name); }
+
+std::string SubjectKey(const crds::TenantPolicy& policy, const crds::Subject& subject) {
+  return absl::StrCat(policy.ns, "/", subject.service_account_name);
+}
 
 uint64_t Guarantee(const crds::TierClaim& claim, uint64_t capacity_bytes) {
   return claim.guarantee ? claim.guarantee->Resolve(capacity_bytes) : 0;
@@ -42,9 +45,31 @@ const ClusterNamespace* Admission::FindNamespace(const std::string& name) const 
   return found == namespaces_.end() ? nullptr : found->second;
 }
 
+void Admission::Add(Guarantees* guarantees, const TierBytes& bytes) {
+  guarantees->hbm += bytes.hbm;
+  guarantees->dram += bytes.dram;
+  guarantees->nvme += bytes.nvme;
+}
+
+void Admission::Subtract(Guarantees* guarantees, const TierBytes& bytes) {
+  guarantees->hbm -= bytes.hbm;
+  guarantees->dram -= bytes.dram;
+  guarantees->nvme -= bytes.nvme;
+}
+
 void Admission::Withdraw(const Owner& owner) {
-  std::erase_if(subjects_, [&](const auto& subject) { return subject.second == owner; });
-  for (auto& [pool, guaranteed] : guarantees_) guaranteed.erase(owner);
+  const auto before = in_force_.find(owner);
+  if (before == in_force_.end()) return;
+  for (const crds::Subject& subject : before->second.subjects) subjects_.erase(SubjectKey(before->second, subject));
+  for (const crds::PoolClaim& claim : before->second.pools) {
+    const auto guarantees = guarantees_.find(claim.pool_ref);
+    if (guarantees == guarantees_.end()) continue;
+    const auto mine = guarantees->second.of.find(owner);
+    if (mine == guarantees->second.of.end()) continue;
+    Subtract(&guarantees->second, mine->second);
+    guarantees->second.of.erase(mine);
+  }
+  in_force_.erase(before);
 }
 
 void Admission::PutInForce(const crds::TenantPolicy& policy) {
@@ -52,12 +77,15 @@ void Admission::PutInForce(const crds::TenantPolicy& policy) {
   Withdraw(owner);
   for (const crds::Subject& subject : policy.subjects) {
     if (!subject.service_account_name.empty())
-      subjects_.try_emplace(absl::StrCat(policy.ns, "/", subject.service_account_name), owner);
+      KV_CHECK(subjects_.try_emplace(SubjectKey(policy, subject), owner).first->second == owner);
   }
   for (const crds::PoolClaim& claim : policy.pools) {
-    if (const crds::NodePool* pool = FindPool(claim.pool_ref))
-      guarantees_[claim.pool_ref][owner] = GuaranteesOf(claim, *pool);
+    const crds::NodePool* pool = FindPool(claim.pool_ref);
+    if (pool == nullptr) continue;
+    const TierBytes bytes = GuaranteesOf(claim, *pool);
+    if (guarantees_[claim.pool_ref].of.emplace(owner, bytes).second) Add(&guarantees_[claim.pool_ref], bytes);
   }
+  in_force_.emplace(owner, policy);
 }
 
 std::vector<std::string> Admission::Unresolved(const crds::TenantPolicy& policy) const {
@@ -76,7 +104,7 @@ Verdict Admission::JudgeSubjects(const crds::TenantPolicy& policy) const {
   Verdict verdict;
   for (size_t i = 0; i < policy.subjects.size(); ++i) {
     const std::string& account = policy.subjects[i].service_account_name;
-    const auto owner = subjects_.find(absl::StrCat(policy.ns, "/", account));
+    const auto owner = subjects_.find(SubjectKey(policy, policy.subjects[i]));
     if (account.empty() || owner == subjects_.end() || owner->second == OwnerOf(policy)) continue;
     verdict.reason = "SubjectClaimed";
     verdict.findings.push_back(absl::StrCat("spec.subjects[", i, "]: service account '", account,
@@ -102,17 +130,15 @@ Verdict Admission::JudgeGrants(const crds::TenantPolicy& policy) const {
   return verdict;
 }
 
-TierBytes Admission::GuaranteedToOthers(const std::string& pool, const Owner& owner) const {
-  TierBytes sum;
-  const auto guaranteed = guarantees_.find(pool);
-  if (guaranteed == guarantees_.end()) return sum;
-  for (const auto& [other, bytes] : guaranteed->second) {
-    if (other == owner) continue;
-    // Each is below 2^63, and a pool that was made smaller may hold more than it states.
-    const auto add = [](uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; };
-    sum = {add(sum.hbm, bytes.hbm), add(sum.dram, bytes.dram), add(sum.nvme, bytes.nvme)};
-  }
-  return sum;
+Admission::Guarantees Admission::OfOthers(const std::string& pool, const Owner& owner) const {
+  Guarantees others;
+  const auto found = guarantees_.find(pool);
+  if (found == guarantees_.end()) return others;
+  others.hbm = found->second.hbm;
+  others.dram = found->second.dram;
+  others.nvme = found->second.nvme;
+  if (const auto mine = found->second.of.find(owner); mine != found->second.of.end()) Subtract(&others, mine->second);
+  return others;
 }
 
 Verdict Admission::JudgeCapacity(const crds::TenantPolicy& policy) const {
@@ -122,10 +148,10 @@ Verdict Admission::JudgeCapacity(const crds::TenantPolicy& policy) const {
     const crds::NodePool* pool = FindPool(claim.pool_ref);
     if (pool == nullptr) continue;
     const TierBytes capacity = CapacityOf(*pool), asked = GuaranteesOf(claim, *pool);
-    const TierBytes others = GuaranteedToOthers(pool->name, OwnerOf(policy));
-    const auto check = [&](bool stated, const char* field, uint64_t of, uint64_t mine, uint64_t theirs) {
+    const Guarantees others = OfOthers(pool->name, OwnerOf(policy));
+    const auto check = [&](bool stated, const char* field, uint64_t of, uint64_t mine, Sum theirs) {
       if (!stated || mine == 0) return;
-      const uint64_t left = of - std::min(of, theirs);
+      const uint64_t left = theirs >= of ? 0 : of - static_cast<uint64_t>(theirs);
       if (mine <= left) return;
       verdict.reason = "NoCapacity";
       verdict.findings.push_back(absl::StrCat("spec.pools[", i, "].", field, ".guarantee: ", mine,

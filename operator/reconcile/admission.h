@@ -43,12 +43,23 @@ class Admission {
   using Owner = std::string;  // "namespace/name"
 
   void Withdraw(const Owner& owner);
-  TierBytes GuaranteedToOthers(const std::string& pool, const Owner& owner) const;
+
+  // A sum may be more than a size can be: a pool that was made smaller holds more than it states.
+  using Sum = unsigned __int128;
+  struct Guarantees {
+    std::map<Owner, TierBytes> of;
+    Sum hbm = 0, dram = 0, nvme = 0;
+  };
+  static void Add(Guarantees* guarantees, const TierBytes& bytes);
+  static void Subtract(Guarantees* guarantees, const TierBytes& bytes);
+  // Of all but this owner.
+  Guarantees OfOthers(const std::string& pool, const Owner& owner) const;
 
   std::map<std::string, const crds::NodePool*> pools_;
   std::map<std::string, const ClusterNamespace*> namespaces_;
-  std::map<std::string, Owner> subjects_;                         // "namespace/service account" -> owner
-  std::map<std::string, std::map<Owner, TierBytes>> guarantees_;  // by pool
+  std::map<std::string, Owner> subjects_;  // "namespace/service account"
+  std::map<Owner, crds::TenantPolicy> in_force_;
+  std::map<std::string, Guarantees> guarantees_;  // by pool
 };
 
 // What a pool states; what a claim is guaranteed there.

@@ -37,77 +37,105 @@ Condition ConditionOf(const char* type, const Verdict& verdict, const char* good
   return {type, status, status ? good : verdict.reason, absl::StrJoin(verdict.findings, "\n")};
 }
 
+// What an older policy wants may be freed by the edit of a younger one in the same run. Longer chains of that end in
+// the next run.
+constexpr int kPassesMax = 16;
+
+// One policy on its way to its verdict.
+struct Case {
+  const PolicyObject* object;
+  Verdict fits;    // what was accepted before, in the pools as they are now
+  Verdict judged;  // what is wanted
+  bool accepted = false;
+  std::optional<crds::TenantPolicy> in_force;
+};
+
 // Decides over all policies of one cluster.
 // Confined to one CompileCluster.
-// Invariant: `verdicts_` has what `admission_` has in force.
+// Invariant: what a case has in force is what `admission_` has.
 class Compiler {
  public:
-  explicit Compiler(const ClusterState& state) : state_(state), admission_(state) {}
+  explicit Compiler(const ClusterState& state) : state_(state), admission_(state) {
+    for (const PolicyObject* object : ByAge(state_.policies, KeyOf)) cases_.push_back({object, {}, {}, false, {}});
+  }
 
   CompiledCluster Compile() {
-    const auto policies = ByAge(state_.policies, KeyOf);
-    for (const PolicyObject* object : policies) KeepAccepted(*object);
-    for (const PolicyObject* object : policies) JudgeWanted(*object);
+    for (Case& each : cases_) KeepAccepted(&each);
+    for (int pass = 0; pass < kPassesMax && JudgeAll(); ++pass) {
+    }
+    for (Case& each : cases_) cluster_.policies[KeyOf(*each.object)] = Tell(each);
     CompileNodes();
     for (auto& [key, verdict] : cluster_.policies) DescribeEffect(&verdict);
     return std::move(cluster_);
   }
 
  private:
-  void KeepAccepted(const PolicyObject& object);
-  void JudgeWanted(const PolicyObject& object);
+  void KeepAccepted(Case* one);
+  bool JudgeAll();
+  PolicyVerdict Tell(const Case& one) const;
   void CompileNodes();
   void DescribeEffect(PolicyVerdict* verdict) const;
   CompiledNode CompileNode(const crds::NodePool& pool) const;
 
   const ClusterState& state_;
   Admission admission_;
+  std::vector<Case> cases_;
   CompiledCluster cluster_;
 };
 
-// In force stays what is in force. Where a pool was made smaller by its administrator the youngest lose their guarantees
-// there, and say so: half a guarantee is none.
-void Compiler::KeepAccepted(const PolicyObject& object) {
-  PolicyVerdict& verdict = cluster_.policies[KeyOf(object)];
+// In force stays what is in force. Where a pool was made smaller by its administrator the youngest lose their
+// guarantees there, and say so: half a guarantee is none.
+void Compiler::KeepAccepted(Case* one) {
+  const PolicyObject& object = *one->object;
   const bool same_object = object.accepted && (!object.wanted || object.wanted->uid == object.accepted->uid);
   if (!same_object || admission_.FindNamespace(object.ns) == nullptr) return;
   crds::TenantPolicy kept = *object.accepted;
   if (!admission_.JudgeSubjects(kept).reason.empty()) return;
-  const Verdict fits = admission_.JudgeCapacity(kept);
-  if (!fits.reason.empty()) {
-    for (crds::PoolClaim& claim : kept.pools) {
-      crds::TenantPolicy alone = kept;
-      alone.pools = {claim};
-      if (admission_.JudgeCapacity(alone).reason.empty()) continue;
-      for (crds::TierClaim* tier : {&claim.hbm, &claim.dram, &claim.nvme}) {
-        // A guarantee alone stood for a limit of the whole capacity.
-        if (tier->guarantee && !tier->limit) tier->limit = crds::Quantity{0, 100, true};
-        tier->guarantee.reset();
-      }
+  one->fits = admission_.JudgeCapacity(kept);
+  for (crds::PoolClaim& claim : kept.pools) {
+    crds::TenantPolicy alone = kept;
+    alone.pools = {claim};
+    if (one->fits.reason.empty() || admission_.JudgeCapacity(alone).reason.empty()) continue;
+    for (crds::TierClaim* tier : {&claim.hbm, &claim.dram, &claim.nvme}) {
+      // A guarantee alone stood for a limit of the whole capacity.
+      if (tier->guarantee && !tier->limit) tier->limit = crds::Quantity{0, 100, true};
+      tier->guarantee.reset();
     }
-    verdict.conditions.push_back(ConditionOf("GuaranteeMet", fits, ""));
   }
   admission_.PutInForce(kept);
-  verdict.in_force = std::move(kept);
+  one->in_force = std::move(kept);
 }
 
-void Compiler::JudgeWanted(const PolicyObject& object) {
-  PolicyVerdict& verdict = cluster_.policies[KeyOf(object)];
-  if (!object.wanted) {
-    verdict.conditions.push_back({"Accepted", false, "Invalid", object.why_unreadable});
-    return;
+// True when one more was accepted.
+bool Compiler::JudgeAll() {
+  bool progress = false;
+  for (Case& one : cases_) {
+    if (one.accepted || !one.object->wanted) continue;
+    const crds::TenantPolicy& wanted = *one.object->wanted;
+    // Without its namespace there is nobody to be a tenant. A pool that is missing concerns its own claim alone.
+    one.judged = admission_.FindNamespace(wanted.ns) == nullptr ? Verdict{"NotFound", admission_.Unresolved(wanted)}
+                                                                : admission_.Judge(wanted);
+    if (!one.judged.reason.empty()) continue;
+    admission_.PutInForce(wanted);
+    one.in_force = wanted;
+    one.accepted = progress = true;
   }
-  const crds::TenantPolicy& wanted = *object.wanted;
-  const std::vector<std::string> missing = admission_.Unresolved(wanted);
+  return progress;
+}
+
+PolicyVerdict Compiler::Tell(const Case& one) const {
+  PolicyVerdict verdict;
+  verdict.in_force = one.in_force;
+  if (!one.object->wanted) {
+    verdict.conditions.push_back({"Accepted", false, "Invalid", one.object->why_unreadable});
+    return verdict;
+  }
+  const std::vector<std::string> missing = admission_.Unresolved(*one.object->wanted);
   verdict.conditions.push_back(ConditionOf("ResolvedRefs", {missing.empty() ? "" : "NotFound", missing}, "AllFound"));
-  Verdict judged = admission_.Judge(wanted);
-  // Without its namespace there is nobody to be a tenant. A pool that is missing concerns its own claim alone.
-  if (admission_.FindNamespace(object.ns) == nullptr) judged = {"NotFound", missing};
-  verdict.conditions.push_back(ConditionOf("Accepted", judged, "Accepted"));
-  if (!judged.reason.empty()) return;
-  admission_.PutInForce(wanted);
-  verdict.in_force = wanted;
-  std::erase_if(verdict.conditions, [](const Condition& condition) { return condition.type == "GuaranteeMet"; });
+  verdict.conditions.push_back(ConditionOf("Accepted", one.judged, "Accepted"));
+  if (!one.accepted && !one.fits.reason.empty())
+    verdict.conditions.push_back(ConditionOf("GuaranteeMet", one.fits, "Fits"));
+  return verdict;
 }
 
 void Compiler::CompileNodes() {

@@ -86,4 +86,25 @@ ClusterNamespace ReadNamespace(const json& object) {
   return {TextAt(object, {"metadata", "name"}), TextAt(object, {"metadata", "uid"}), LabelsOf(object)};
 }
 
+ClusterState ReadCluster(const ClusterStores& stores, const std::map<kube::ObjectKey, crds::TenantPolicy>& accepted,
+                         std::vector<std::string>* unreadable) {
+  ClusterState state;
+  for (const auto& [key, object] : stores.policies->objects()) {
+    PolicyObject policy = ReadPolicy(*object);
+    if (const auto before = accepted.find(key); before != accepted.end()) policy.accepted = before->second;
+    state.policies.push_back(std::move(policy));
+  }
+  for (const auto& [key, object] : stores.pools->objects()) {
+    absl::StatusOr<PoolObject> pool = ReadPool(*object);
+    if (pool.ok()) {
+      state.pools.push_back(*std::move(pool));
+    } else {
+      unreadable->emplace_back(pool.status().message());
+    }
+  }
+  for (const auto& [key, object] : stores.nodes->objects()) state.nodes.push_back(ReadNode(*object));
+  for (const auto& [key, object] : stores.namespaces->objects()) state.namespaces.push_back(ReadNamespace(*object));
+  return state;
+}
+
 }  // namespace kvartal::reconcile

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "crds/quantity.h"
-#include "operator/reconcile/admission.h"
 
 namespace kvartal::reconcile {
 namespace {
