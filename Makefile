@@ -6,7 +6,7 @@ help: ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 demo: ## install what is missing, build, serve the real conversation trace to three tenants
 	@scripts/demo
-test: ## install what is missing, build, run every test
+test: ## install what is missing, build, run every test; KUBE=0: without those that need Go
 	@scripts/test
 build: ## install what is missing, build Release into build/bin
 	@scripts/build

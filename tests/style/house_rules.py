@@ -33,7 +33,8 @@ MAY_INCLUDE = {
     'base': set(),
     'crds/': {'base'},
     'kernels/': {'base'},
-    'operator/': {'crds/', 'base'},
+    'operator/kube': {'crds/', 'base'},
+    'operator/reconcile': {'operator/kube', 'crds/', 'base'},
     'client/': {'block', 'base'},
     'tools/': ANYTHING,
     'tests/': ANYTHING,
@@ -52,8 +53,11 @@ LIBRARY_HOMES = {
     'prometheus/': ('daemon/telemetry/', 'tests/'),
     'yaml-cpp/': ('crds/', 'daemon/config/', 'tools/', 'tests/'),
     'CLI/': ('daemon/process/', 'tools/'),
+    'cpprest/': ('operator/kube/',),
+    'pplx/': ('operator/kube/',),
     'absl/synchronization/': (),
 }
+LIMITS = ('daemon/base/limits.h', 'operator/kube/limits.h')  # of the daemon, of the operator
 BANNED_NAME = re.compile(r'\b\w*?(?<![A-Z])(Manager|Helper|Utils?|Impl)(?![a-z])\w*')
 BANNED_FILE = re.compile(r'(^|[_-])(manager|helpers?|utils?|impl)(?=[_.-]|$)')
 BANNED_TEXT = re.compile(r'\b(TODO|FIXME|XXX|HACK)\b')
@@ -88,6 +92,8 @@ def folder_of(path):
     parts = path.split('/')
     if parts[0] == 'daemon':
         return parts[1] if len(parts) > 2 else None
+    if parts[0] == 'operator':
+        return '/'.join(parts[:2]) if len(parts) > 2 else None
     return parts[0] + '/' if parts[0] + '/' in MAY_INCLUDE else None
 
 
@@ -171,7 +177,7 @@ def no_using_namespace(file):
 def whitespace(file):
     bad = []
     for number, line in enumerate(file.lines, 1):
-        if '\t' in line and file.name != 'Makefile':
+        if '\t' in line and file.name not in ('Makefile', 'go.mod') and not file.name.endswith('.go'):
             bad.append((number, 'a tab; use spaces'))
         if line != line.rstrip():
             bad.append((number, 'trailing blanks'))
@@ -181,7 +187,7 @@ def whitespace(file):
 
 
 def class_comment(file):
-    if not (file.is_header and file.path.startswith('daemon/')):
+    if not (file.is_header and file.path.startswith(('daemon/', 'operator/'))):
         return []
     block = []
     for line in file.lines:
@@ -195,7 +201,7 @@ def class_comment(file):
 
 def namespace_is_folder(file):
     parts = file.path.split('/')
-    if not (file.is_cpp and parts[0] == 'daemon') or file.name.endswith('_main.cc'):
+    if not (file.is_cpp and parts[0] in ('daemon', 'operator')) or file.name.endswith('_main.cc'):
         return []
     wanted = 'kvartal' if parts[1] in ('base', 'block') else f'kvartal::{parts[1]}'
     found = re.findall(r'^namespace (kvartal[\w:]*)', file.code, re.M)
@@ -234,15 +240,13 @@ FILE_RULES = {rule.__name__: rule for rule in (
 # --- rules over the whole tree: take all files, return (path, line, message)
 
 def unused_limit(files):
-    limits = next((file for file in files if file.path == 'daemon/base/limits.h'), None)
-    if limits is None:
-        return []
+    all_limits = [file for file in files if file.path in LIMITS]
     used = set()
     for file in files:
-        if file.is_cpp and file is not limits and not file.path.startswith('tests/'):
+        if file.is_cpp and file not in all_limits and not file.path.startswith('tests/'):
             used.update(re.findall(r'\bk[A-Z]\w+', file.code))
     return [(limits.path, number, f'{name} bounds nothing: use it or remove it')
-            for number, line in enumerate(limits.code_lines, 1)
+            for limits in all_limits for number, line in enumerate(limits.code_lines, 1)
             for name in re.findall(r'\bconstexpr\s+\w+\s+(k\w+)', line) if name not in used]
 
 

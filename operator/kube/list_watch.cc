@@ -1,0 +1,127 @@
+#include "operator/kube/list_watch.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "operator/kube/json_fields.h"
+
+namespace kvartal::kube {
+namespace {
+
+ApiError BadAnswer(const std::string& what) { return {ErrorKind::kBadAnswer, 0, what, std::nullopt}; }
+
+}  // namespace
+
+NextRequest ListWatch::Start() { return List(0); }
+
+NextRequest ListWatch::List(int64_t after_ms) {
+  ++stats_.lists;
+  in_list_ = false;
+  NextRequest next;
+  next.verb = NextRequest::Verb::kList;
+  next.after_ms = after_ms;
+  // "0" is whatever the server's cache has: cheap, and good enough for the first look.
+  if (!from_store_) next.resource_version = resource_version_.empty() ? "0" : resource_version_;
+  next.paged = from_store_;
+  return next;
+}
+
+NextRequest ListWatch::Watch(int64_t after_ms) {
+  ++stats_.watches;
+  NextRequest next;
+  next.verb = NextRequest::Verb::kWatch;
+  next.after_ms = after_ms;
+  next.resource_version = resource_version_;
+  next.timeout_seconds = jitter_.Between(seconds_.min, seconds_.max);
+  return next;
+}
+
+int64_t ListWatch::Wait(const ApiError& error, int64_t now_ms) {
+  return std::max(backoff_.NextMs(now_ms), error.retry_after_ms.value_or(0));
+}
+
+ListWatchStep ListWatch::OnPage(nlohmann::json page, int64_t now_ms) {
+  const nlohmann::json* items = FieldAt(page, {"items"});
+  const std::string version = TextAt(page, {"metadata", "resourceVersion"});
+  if (items == nullptr || !(items->is_array() || items->is_null()) || version.empty())
+    return OnListError(BadAnswer("a list without items or resourceVersion"), now_ms);
+  ListWatchStep step;
+  if (!in_list_) step.events.push_back({WatchEvent::Kind::kInit, nullptr});
+  in_list_ = true;
+  stats_.events += items->size();
+  for (nlohmann::json& item : page["items"]) step.events.push_back({WatchEvent::Kind::kInitApply, std::move(item)});
+  const std::string more = TextAt(page, {"metadata", "continue"});
+  if (!more.empty()) {
+    step.next = NextRequest{};
+    step.next->continue_token = more;
+    step.next->paged = true;
+    return step;
+  }
+  step.events.push_back({WatchEvent::Kind::kInitDone, nullptr});
+  in_list_ = false;
+  from_store_ = false;
+  resource_version_ = version;
+  step.next = Watch(0);
+  return step;
+}
+
+ListWatchStep ListWatch::OnListError(const ApiError& error, int64_t now_ms) {
+  ListWatchStep step;
+  const bool unknown_version = error.kind == ErrorKind::kExpired || error.kind == ErrorKind::kTooLargeVersion;
+  stats_.expired += error.kind == ErrorKind::kExpired;
+  // The first time this is not a failure but news: the version is of no use, so ask without one.
+  const bool news = unknown_version && !from_store_;
+  if (unknown_version) from_store_ = true;
+  step.next = List(news ? 0 : Wait(error, now_ms));
+  return step;
+}
+
+void ListWatch::OnWatchOpen(int64_t now_ms) {
+  opened_ms_ = now_ms;
+  heard_ = false;
+}
+
+void ListWatch::Advance(const nlohmann::json& object) {
+  const std::string version = TextAt(object, {"metadata", "resourceVersion"});
+  if (!version.empty()) resource_version_ = version;
+}
+
+ListWatchStep ListWatch::OnLine(std::string_view line, int64_t now_ms) {
+  nlohmann::json event = nlohmann::json::parse(line, nullptr, false);
+  const nlohmann::json* object = FieldAt(event, {"object"});
+  if (object == nullptr) return OnWatchEnd(BadAnswer("a line of a watch that is no event"), now_ms);
+  const std::string type = TextAt(event, {"type"});
+  if (type == "ERROR") return OnWatchEnd(ErrorOfStatus(*object), now_ms);
+  heard_ = true;
+  ListWatchStep step;
+  if (type == "BOOKMARK") {
+    ++stats_.bookmarks;
+  } else if (type == "ADDED" || type == "MODIFIED") {
+    step.events.push_back({WatchEvent::Kind::kApply, nullptr});
+  } else if (type == "DELETED") {
+    step.events.push_back({WatchEvent::Kind::kDelete, nullptr});
+  } else {
+    return OnWatchEnd(BadAnswer(absl::StrCat("a watch event of unknown type '", type, "'")), now_ms);
+  }
+  stats_.events += step.events.size();
+  Advance(*object);
+  if (!step.events.empty()) step.events.front().object = std::move(event["object"]);
+  return step;
+}
+
+ListWatchStep ListWatch::OnWatchEnd(const ApiError& error, int64_t now_ms) {
+  ListWatchStep step;
+  if (error.kind == ErrorKind::kExpired || error.kind == ErrorKind::kTooLargeVersion) {
+    stats_.expired += error.kind == ErrorKind::kExpired;
+    ++stats_.broken;
+    step.next = List(Wait(error, now_ms));
+    return step;
+  }
+  // A server that ends watches as soon as they begin would be asked in a hot loop.
+  const bool as_it_should = error.ok() && (heard_ || now_ms - opened_ms_ >= kShortWatchMs);
+  ++(as_it_should ? stats_.ended : stats_.broken);
+  step.next = Watch(as_it_should ? 0 : Wait(error, now_ms));
+  return step;
+}
+
+}  // namespace kvartal::kube

@@ -1,0 +1,88 @@
+// List, then watch, for ever: which request comes next, and which events an answer means. It sends nothing itself.
+// A plain value, confined to its reflector; time is passed in, chance comes from a seed.
+// Invariants: kInit, then every object as kInitApply, then kInitDone; kApply and kDelete only after kInitDone of the
+// newest list. A version to resume from comes from objects and bookmarks that were handed out, never from an error.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "operator/kube/api_error.h"
+#include "operator/kube/backoff.h"
+#include "operator/kube/limits.h"
+
+namespace kvartal::kube {
+
+struct WatchEvent {
+  enum class Kind { kInit, kInitApply, kInitDone, kApply, kDelete };
+  Kind kind;
+  nlohmann::json object;  // absent with kInit and kInitDone
+};
+
+struct NextRequest {
+  enum class Verb { kList, kWatch };
+  Verb verb = Verb::kList;
+  int64_t after_ms = 0;
+  std::string resource_version;
+  std::string continue_token;   // of a list in pages
+  bool paged = false;           // a list from the store, not from the server's cache
+  int64_t timeout_seconds = 0;  // of a watch
+};
+
+struct ListWatchStep {
+  std::vector<WatchEvent> events;
+  std::optional<NextRequest> next;  // absent: read on
+};
+
+// How long a watch asks to live. Tests shorten it.
+struct WatchSeconds {
+  int64_t min = kWatchSecondsMin;
+  int64_t max = kWatchSecondsMax;
+};
+
+struct ListWatchStats {
+  uint64_t lists = 0, watches = 0, bookmarks = 0;
+  uint64_t expired = 0;  // 410 in either form
+  uint64_t ended = 0;    // watches that ended as they should
+  uint64_t broken = 0;   // any other end
+  uint64_t events = 0;
+};
+
+class ListWatch {
+ public:
+  explicit ListWatch(uint64_t seed, WatchSeconds seconds = {}) : backoff_(seed), jitter_(~seed), seconds_(seconds) {}
+
+  NextRequest Start();
+  // One page of a list, or what it failed by.
+  ListWatchStep OnPage(nlohmann::json page, int64_t now_ms);
+  ListWatchStep OnListError(const ApiError& error, int64_t now_ms);
+  // The watch was accepted; one of its lines; its end, clean when `error` is ok.
+  void OnWatchOpen(int64_t now_ms);
+  ListWatchStep OnLine(std::string_view line, int64_t now_ms);
+  ListWatchStep OnWatchEnd(const ApiError& error, int64_t now_ms);
+
+  // Empty before the first list.
+  const std::string& resource_version() const { return resource_version_; }
+  const ListWatchStats& stats() const { return stats_; }
+
+ private:
+  NextRequest List(int64_t after_ms);
+  NextRequest Watch(int64_t after_ms);
+  int64_t Wait(const ApiError& error, int64_t now_ms);
+  void Advance(const nlohmann::json& object);
+
+  Backoff backoff_;
+  Jitter jitter_;
+  WatchSeconds seconds_;
+  std::string resource_version_;
+  bool from_store_ = false;  // the cache does not know the version we have seen: ask for the newest there is
+  bool in_list_ = false;     // kInit was told and kInitDone was not
+  int64_t opened_ms_ = 0;
+  bool heard_ = false;  // anything from this watch
+  ListWatchStats stats_;
+};
+
+}  // namespace kvartal::kube

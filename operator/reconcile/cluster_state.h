@@ -1,0 +1,49 @@
+// What a cluster says about policy, as plain values: the whole input of CompileCluster.
+// Plain values.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "crds/node_pool.h"
+#include "crds/tenant_policy.h"
+
+namespace kvartal::reconcile {
+
+using Labels = std::map<std::string, std::string>;
+
+struct ClusterNode {
+  std::string name;
+  Labels labels;
+};
+
+struct ClusterNamespace {
+  std::string name, uid;
+  Labels labels;
+};
+
+struct PolicyObject {
+  std::string ns, name;
+  std::string created;                       // RFC 3339 in UTC, as the API server writes it: orders as text
+  std::optional<crds::TenantPolicy> wanted;  // absent: the object says nothing that can be read
+  std::string why_unreadable;
+  // What of this object was accepted last. It stays in force until what is wanted now is accepted in its place.
+  std::optional<crds::TenantPolicy> accepted;
+};
+
+struct PoolObject {
+  crds::NodePool pool;
+  std::string created;
+};
+
+struct ClusterState {
+  std::vector<ClusterNode> nodes;
+  std::vector<ClusterNamespace> namespaces;
+  std::vector<PolicyObject> policies;
+  std::vector<PoolObject> pools;
+};
+
+}  // namespace kvartal::reconcile

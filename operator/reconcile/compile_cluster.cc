@@ -1,0 +1,194 @@
+#include "operator/reconcile/compile_cluster.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "absl/strings/str_join.h"
+#include "operator/reconcile/admission.h"
+#include "operator/reconcile/content_version.h"
+
+namespace kvartal::reconcile {
+namespace {
+
+using Key = std::pair<std::string, std::string>;
+
+// The older first; who was made within one second, by name.
+template <typename Object, typename Name>
+std::vector<const Object*> ByAge(const std::vector<Object>& objects, Name name) {
+  std::vector<const Object*> sorted;
+  for (const Object& object : objects) sorted.push_back(&object);
+  std::sort(sorted.begin(), sorted.end(), [&](const Object* a, const Object* b) {
+    return std::tuple(a->created, name(*a)) < std::tuple(b->created, name(*b));
+  });
+  return sorted;
+}
+
+Key KeyOf(const PolicyObject& object) { return {object.ns, object.name}; }
+
+bool Selects(const crds::NodePool& pool, const Labels& labels) {
+  return std::all_of(pool.node_labels.begin(), pool.node_labels.end(), [&](const auto& wanted) {
+    const auto found = labels.find(wanted.first);
+    return found != labels.end() && found->second == wanted.second;
+  });
+}
+
+Condition ConditionOf(const char* type, const Verdict& verdict, const char* good) {
+  const bool status = verdict.reason.empty();
+  return {type, status, status ? good : verdict.reason, absl::StrJoin(verdict.findings, "\n")};
+}
+
+// What an older policy wants may be freed by the edit of a younger one in the same run. Longer chains of that end in
+// the next run.
+constexpr int kPassesMax = 16;
+
+// One policy on its way to its verdict.
+struct Case {
+  const PolicyObject* object;
+  Verdict fits;    // what was accepted before, in the pools as they are now
+  Verdict judged;  // what is wanted
+  bool accepted = false;
+  std::optional<crds::TenantPolicy> in_force;
+};
+
+// Decides over all policies of one cluster.
+// Confined to one CompileCluster.
+// Invariant: what a case has in force is what `admission_` has.
+class Compiler {
+ public:
+  explicit Compiler(const ClusterState& state) : state_(state), admission_(state) {
+    for (const PolicyObject* object : ByAge(state_.policies, KeyOf)) cases_.push_back({object, {}, {}, false, {}});
+  }
+
+  CompiledCluster Compile() {
+    for (Case& each : cases_) KeepAccepted(&each);
+    for (int pass = 0; pass < kPassesMax && JudgeAll(); ++pass) {
+    }
+    for (Case& each : cases_) cluster_.policies[KeyOf(*each.object)] = Tell(each);
+    CompileNodes();
+    for (auto& [key, verdict] : cluster_.policies) DescribeEffect(&verdict);
+    return std::move(cluster_);
+  }
+
+ private:
+  void KeepAccepted(Case* one);
+  bool JudgeAll();
+  PolicyVerdict Tell(const Case& one) const;
+  void CompileNodes();
+  void DescribeEffect(PolicyVerdict* verdict) const;
+  CompiledNode CompileNode(const crds::NodePool& pool) const;
+
+  const ClusterState& state_;
+  Admission admission_;
+  std::vector<Case> cases_;
+  CompiledCluster cluster_;
+};
+
+// In force stays what is in force. Where a pool was made smaller by its administrator the youngest lose their
+// guarantees there, and say so: half a guarantee is none.
+void Compiler::KeepAccepted(Case* one) {
+  const PolicyObject& object = *one->object;
+  const bool same_object = object.accepted && (!object.wanted || object.wanted->uid == object.accepted->uid);
+  if (!same_object || admission_.FindNamespace(object.ns) == nullptr) return;
+  crds::TenantPolicy kept = *object.accepted;
+  if (!admission_.JudgeSubjects(kept).reason.empty()) return;
+  one->fits = admission_.JudgeCapacity(kept);
+  for (crds::PoolClaim& claim : kept.pools) {
+    crds::TenantPolicy alone = kept;
+    alone.pools = {claim};
+    if (one->fits.reason.empty() || admission_.JudgeCapacity(alone).reason.empty()) continue;
+    for (crds::TierClaim* tier : {&claim.hbm, &claim.dram, &claim.nvme}) {
+      // A guarantee alone stood for a limit of the whole capacity.
+      if (tier->guarantee && !tier->limit) tier->limit = crds::Quantity{0, 100, true};
+      tier->guarantee.reset();
+    }
+  }
+  admission_.PutInForce(kept);
+  one->in_force = std::move(kept);
+}
+
+// True when one more was accepted.
+bool Compiler::JudgeAll() {
+  bool progress = false;
+  for (Case& one : cases_) {
+    if (one.accepted || !one.object->wanted) continue;
+    const crds::TenantPolicy& wanted = *one.object->wanted;
+    // Without its namespace there is nobody to be a tenant. A pool that is missing concerns its own claim alone.
+    one.judged = admission_.FindNamespace(wanted.ns) == nullptr ? Verdict{"NotFound", admission_.Unresolved(wanted)}
+                                                                : admission_.Judge(wanted);
+    if (!one.judged.reason.empty()) continue;
+    admission_.PutInForce(wanted);
+    one.in_force = wanted;
+    one.accepted = progress = true;
+  }
+  return progress;
+}
+
+PolicyVerdict Compiler::Tell(const Case& one) const {
+  PolicyVerdict verdict;
+  verdict.in_force = one.in_force;
+  if (!one.object->wanted) {
+    verdict.conditions.push_back({"Accepted", false, "Invalid", one.object->why_unreadable});
+    return verdict;
+  }
+  const std::vector<std::string> missing = admission_.Unresolved(*one.object->wanted);
+  verdict.conditions.push_back(ConditionOf("ResolvedRefs", {missing.empty() ? "" : "NotFound", missing}, "AllFound"));
+  verdict.conditions.push_back(ConditionOf("Accepted", one.judged, "Accepted"));
+  if (!one.accepted && !one.fits.reason.empty())
+    verdict.conditions.push_back(ConditionOf("GuaranteeMet", one.fits, "Fits"));
+  return verdict;
+}
+
+void Compiler::CompileNodes() {
+  const auto pools = ByAge(state_.pools, [](const PoolObject& object) { return object.pool.name; });
+  std::map<std::string, CompiledNode> by_pool;
+  for (const PoolObject* object : pools) by_pool[object->pool.name] = CompileNode(object->pool);
+  for (const ClusterNode& node : state_.nodes) {
+    const auto pool = std::find_if(pools.begin(), pools.end(),
+                                   [&](const PoolObject* candidate) { return Selects(candidate->pool, node.labels); });
+    if (pool != pools.end()) cluster_.nodes[node.name] = by_pool[(*pool)->pool.name];
+  }
+}
+
+// All nodes of a pool enforce the same.
+CompiledNode Compiler::CompileNode(const crds::NodePool& pool) const {
+  CompiledNode node;
+  node.pool = pool.name;
+  node.soft_cap_percent = static_cast<uint32_t>(pool.soft_cap_percent);
+  for (const auto& [key, verdict] : cluster_.policies) {
+    if (!verdict.in_force) continue;
+    crds::TenantPolicy tenant = *verdict.in_force;
+    std::erase_if(tenant.pools, [&](const crds::PoolClaim& claim) { return claim.pool_ref != pool.name; });
+    if (tenant.pools.empty()) continue;
+    tenant.namespace_uid = admission_.FindNamespace(tenant.ns)->uid;
+    node.tenants.push_back(std::move(tenant));
+  }
+  node.version = VersionOf(pool, node.tenants);
+  return node;
+}
+
+void Compiler::DescribeEffect(PolicyVerdict* verdict) const {
+  if (!verdict->in_force) return;
+  for (const crds::PoolClaim& claim : verdict->in_force->pools) {
+    const crds::NodePool* pool = admission_.FindPool(claim.pool_ref);
+    if (pool == nullptr) continue;
+    verdict->nodes_matched +=
+        static_cast<size_t>(std::count_if(cluster_.nodes.begin(), cluster_.nodes.end(),
+                                          [&](const auto& node) { return node.second.pool == pool->name; }));
+    const TierBytes capacity = CapacityOf(*pool), guaranteed = GuaranteesOf(claim, *pool);
+    const auto tier = [](const crds::TierClaim& asked, uint64_t guarantee, uint64_t of) {
+      EffectiveQuota::Tier quota{guarantee, 0};
+      if (asked.limit) quota.limit_bytes = asked.limit->Resolve(of);
+      if (!asked.limit && asked.guarantee) quota.limit_bytes = of;
+      return quota;
+    };
+    verdict->effective.push_back({claim.pool_ref, tier(claim.hbm, guaranteed.hbm, capacity.hbm),
+                                  tier(claim.dram, guaranteed.dram, capacity.dram),
+                                  tier(claim.nvme, guaranteed.nvme, capacity.nvme)});
+  }
+}
+
+}  // namespace
+
+CompiledCluster CompileCluster(const ClusterState& state) { return Compiler(state).Compile(); }
+
+}  // namespace kvartal::reconcile

@@ -1,0 +1,55 @@
+// TenantKVPolicy and KVNodePool objects, Nodes and Namespaces -> what each node has to enforce, and what each policy is
+// told. Pure: the same cluster gives the same answer on every replica, in whatever order its objects come.
+// Invariants: of each pool and tier that states a capacity, the guarantees in force fit it; no policy takes a guarantee
+// that is in force for another; a subject has one owner; a node gets only tenants that may run there.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "operator/reconcile/cluster_state.h"
+
+namespace kvartal::reconcile {
+
+struct Condition {
+  std::string type;
+  bool status = false;
+  std::string reason;   // one word, for programs
+  std::string message;  // for people
+  friend bool operator==(const Condition&, const Condition&) = default;
+};
+
+// What a policy comes to in one pool, in bytes; of a node, hbm of a GPU.
+struct EffectiveQuota {
+  std::string pool_ref;
+  struct Tier {
+    uint64_t guarantee_bytes = 0, limit_bytes = 0;
+  };
+  Tier hbm, dram, nvme;
+};
+
+struct PolicyVerdict {
+  std::vector<Condition> conditions;           // ResolvedRefs, Accepted, GuaranteeMet
+  std::optional<crds::TenantPolicy> in_force;  // what is wanted if it is accepted, else what was accepted before
+  size_t nodes_matched = 0;                    // nodes of the pools that are claimed by what is in force
+  std::vector<EffectiveQuota> effective;       // of what is in force, in the pools that exist
+};
+
+struct CompiledNode {
+  std::string pool;
+  uint32_t soft_cap_percent = 50;
+  // With namespace_uid, and with the one claim that is on this node's pool. Sorted by namespace and name.
+  std::vector<crds::TenantPolicy> tenants;
+  std::string version;  // hash of all of the above: equal content, equal version
+};
+
+struct CompiledCluster {
+  std::map<std::string, CompiledNode> nodes;                              // of some pool
+  std::map<std::pair<std::string, std::string>, PolicyVerdict> policies;  // by namespace and name
+};
+
+CompiledCluster CompileCluster(const ClusterState& state);
+
+}  // namespace kvartal::reconcile

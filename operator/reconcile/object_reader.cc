@@ -1,0 +1,110 @@
+#include "operator/reconcile/object_reader.h"
+
+#include "absl/strings/str_cat.h"
+#include "crds/field_reader.h"
+#include "crds/yaml_reader.h"
+#include "operator/kube/json_fields.h"
+
+namespace kvartal::reconcile {
+namespace {
+
+using crds::YamlNode;
+using kube::TextAt;
+using nlohmann::json;
+
+// JSON has no lines: a finding says "<kind> <name>:1:1" and its field.
+YamlNode NodeOf(const json& value) {
+  YamlNode node;
+  if (value.is_object()) {
+    node.kind = YamlNode::Kind::kMap;
+    for (const auto& [key, field] : value.items()) node.entries.push_back({key, {}, NodeOf(field)});
+  } else if (value.is_array()) {
+    node.kind = YamlNode::Kind::kList;
+    for (const json& item : value) node.items.push_back(NodeOf(item));
+  } else if (!value.is_null()) {
+    node.kind = YamlNode::Kind::kScalar;
+    node.quoted = value.is_string();
+    node.text = value.is_string() ? value.get<std::string>() : value.dump();
+  }
+  return node;
+}
+
+// What of an object we read. A server may add fields to metadata that we have never heard of.
+YamlNode ReadablePartOf(const json& object) {
+  json part = {{"apiVersion", TextAt(object, {"apiVersion"})}, {"kind", TextAt(object, {"kind"})}};
+  for (const char* field : {"name", "namespace", "uid"}) {
+    const std::string text = TextAt(object, {"metadata", field});
+    if (!text.empty()) part["metadata"][field] = text;
+  }
+  if (const json* spec = kube::FieldAt(object, {"spec"})) part["spec"] = *spec;
+  return NodeOf(part);
+}
+
+Labels LabelsOf(const json& object) {
+  Labels labels;
+  const json* map = kube::FieldAt(object, {"metadata", "labels"});
+  if (map == nullptr || !map->is_object()) return labels;
+  for (const auto& [key, value] : map->items()) {
+    if (value.is_string()) labels.emplace(key, value.get<std::string>());
+  }
+  return labels;
+}
+
+std::string PlaceOf(const char* kind, const json& object) {
+  return absl::StrCat(kind, " ", TextAt(object, {"metadata", "name"}));
+}
+
+}  // namespace
+
+PolicyObject ReadPolicy(const json& object) {
+  PolicyObject read;
+  read.ns = TextAt(object, {"metadata", "namespace"});
+  read.name = TextAt(object, {"metadata", "name"});
+  read.created = TextAt(object, {"metadata", "creationTimestamp"});
+  crds::Findings findings(PlaceOf("TenantKVPolicy", object));
+  crds::TenantPolicy policy = crds::ReadTenantPolicy(ReadablePartOf(object), &findings);
+  if (const absl::Status status = findings.status(); status.ok()) {
+    read.wanted = std::move(policy);
+  } else {
+    read.why_unreadable = std::string(status.message());
+  }
+  return read;
+}
+
+absl::StatusOr<PoolObject> ReadPool(const json& object) {
+  crds::Findings findings(PlaceOf("KVNodePool", object));
+  PoolObject read;
+  read.pool = crds::ReadNodePool(ReadablePartOf(object), &findings);
+  KV_RETURN_IF_ERROR(findings.status());
+  read.created = TextAt(object, {"metadata", "creationTimestamp"});
+  return read;
+}
+
+ClusterNode ReadNode(const json& object) { return {TextAt(object, {"metadata", "name"}), LabelsOf(object)}; }
+
+ClusterNamespace ReadNamespace(const json& object) {
+  return {TextAt(object, {"metadata", "name"}), TextAt(object, {"metadata", "uid"}), LabelsOf(object)};
+}
+
+ClusterState ReadCluster(const ClusterStores& stores, const std::map<kube::ObjectKey, crds::TenantPolicy>& accepted,
+                         std::vector<std::string>* unreadable) {
+  ClusterState state;
+  for (const auto& [key, object] : stores.policies->objects()) {
+    PolicyObject policy = ReadPolicy(*object);
+    if (const auto before = accepted.find(key); before != accepted.end()) policy.accepted = before->second;
+    state.policies.push_back(std::move(policy));
+  }
+  for (const auto& [key, object] : stores.pools->objects()) {
+    absl::StatusOr<PoolObject> pool = ReadPool(*object);
+    if (pool.ok()) {
+      state.pools.push_back(*std::move(pool));
+    } else {
+      unreadable->emplace_back(pool.status().message());
+    }
+  }
+  for (const auto& [key, object] : stores.nodes->objects()) state.nodes.push_back(ReadNode(*object));
+  for (const auto& [key, object] : stores.namespaces->objects()) state.namespaces.push_back(ReadNamespace(*object));
+  return state;
+}
+
+}  // namespace kvartal::reconcile

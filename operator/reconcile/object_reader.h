@@ -1,0 +1,30 @@
+// Objects as an API server sends them -> the values CompileCluster reads. The fields are read by the very functions
+// that read a folder of manifests, so that the two sources of policy cannot drift apart. Pure functions: any thread.
+#pragma once
+
+#include "daemon/base/status.h"
+#include "nlohmann/json.hpp"
+#include "operator/kube/object_store.h"
+#include "operator/reconcile/cluster_state.h"
+
+namespace kvartal::reconcile {
+
+// Without `accepted`, which is not in the object.
+PolicyObject ReadPolicy(const nlohmann::json& object);
+// InvalidArgument: the schema in the cluster is not the one this operator knows.
+absl::StatusOr<PoolObject> ReadPool(const nlohmann::json& object);
+ClusterNode ReadNode(const nlohmann::json& object);
+ClusterNamespace ReadNamespace(const nlohmann::json& object);
+
+// All of a cluster. `accepted`: what of each policy was accepted last. Pools that cannot be read are left out and named
+// in `unreadable`.
+struct ClusterStores {
+  const kube::ObjectStore* policies;
+  const kube::ObjectStore* pools;
+  const kube::ObjectStore* nodes;
+  const kube::ObjectStore* namespaces;
+};
+ClusterState ReadCluster(const ClusterStores& stores, const std::map<kube::ObjectKey, crds::TenantPolicy>& accepted,
+                         std::vector<std::string>* unreadable);
+
+}  // namespace kvartal::reconcile

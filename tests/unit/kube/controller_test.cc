@@ -1,0 +1,100 @@
+#include "operator/kube/controller.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "operator/kube/limits.h"
+#include "tests/unit/kube/kube_loop.h"
+
+namespace kvartal::kube {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class ControllerTest : public testing::KubeLoop {
+ protected:
+  ControllerTest()
+      : controller_(std::make_unique<Controller>(loop_.get(), &clock_, 2,
+                                                 [this](const std::string& key, Controller::Finish finish) {
+                                                   keys_.push_back(key);
+                                                   finishes_.push_back(std::move(finish));
+                                                 })) {}
+  void FinishOne(ReconcileResult result) {
+    const Controller::Finish finish = std::move(finishes_.front());
+    finishes_.pop_front();
+    finish(result);
+    RunDue();
+  }
+
+  std::vector<std::string> keys_;
+  std::deque<Controller::Finish> finishes_;
+  std::unique_ptr<Controller> controller_;
+};
+
+TEST_F(ControllerTest, NothingIsReconciledBeforeItMay) {
+  controller_->Add("a");
+  RunDue();
+  EXPECT_THAT(keys_, IsEmpty());
+  controller_->Start();
+  RunDue();
+  EXPECT_THAT(keys_, ElementsAre("a"));
+}
+
+TEST_F(ControllerTest, SoManyAtOnceAndNoKeyTwice) {
+  controller_->Start();
+  for (const char* key : {"a", "a", "b", "c"}) controller_->Add(key);
+  RunDue();
+  EXPECT_THAT(keys_, ElementsAre("a", "b"));
+  controller_->Add("a");
+  FinishOne(ReconcileResult::kDone);
+  FinishOne(ReconcileResult::kDone);
+  EXPECT_THAT(keys_, ElementsAre("a", "b", "c", "a"));
+}
+
+TEST_F(ControllerTest, AFailureIsTriedAgainLaterAndASuccessForgetsIt) {
+  controller_->Start();
+  controller_->Add("a");
+  RunDue();
+  FinishOne(ReconcileResult::kRetry);
+  EXPECT_EQ(keys_.size(), 1u);
+  Advance(kRetryBaseMs);
+  EXPECT_EQ(keys_.size(), 2u);
+  FinishOne(ReconcileResult::kDone);
+  Advance(60'000);
+  EXPECT_EQ(keys_.size(), 2u);
+  EXPECT_EQ(controller_->stats().failed, 1u);
+}
+
+TEST_F(ControllerTest, StopWaitsForWhatRunsAndStartsNothing) {
+  controller_->Start();
+  controller_->Add("a");
+  RunDue();
+  bool stopped = false;
+  controller_->Stop([&] { stopped = true; });
+  controller_->Add("b");
+  RunDue();
+  EXPECT_FALSE(stopped);
+  FinishOne(ReconcileResult::kDone);
+  EXPECT_TRUE(stopped);
+  EXPECT_THAT(keys_, ElementsAre("a"));
+}
+
+TEST_F(ControllerTest, StopDoesNotWaitForEver) {
+  controller_->Start();
+  controller_->Add("a");
+  RunDue();
+  bool stopped = false;
+  controller_->Stop([&] { stopped = true; });
+  Advance(kStopMs - 1);
+  EXPECT_FALSE(stopped);
+  Advance(1);
+  EXPECT_TRUE(stopped);
+  controller_.reset();
+  finishes_.front()(ReconcileResult::kDone);  // late, and nobody is there any more
+}
+
+}  // namespace
+}  // namespace kvartal::kube

@@ -1,0 +1,308 @@
+#include "operator/reconcile/compile_cluster.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "crds/quantity.h"
+
+namespace kvartal::reconcile {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+crds::Quantity Size(const std::string& text) { return crds::ParseQuantity(text).value(); }
+
+PoolObject Pool(const std::string& name, const std::string& dram, const std::string& created = "2026-01-01T00:00:00Z") {
+  PoolObject object;
+  object.created = created;
+  object.pool.name = name;
+  object.pool.source = "KVNodePool " + name + ":1";
+  object.pool.node_labels = {{"pool", name}};
+  object.pool.has_dram = true;
+  object.pool.dram = Size(dram);
+  return object;
+}
+
+// Claims dram of pool "p"; "" leaves a part out.
+PolicyObject Policy(const std::string& ns, const std::string& name, const std::string& guarantee,
+                    const std::string& limit, const std::string& created) {
+  PolicyObject object;
+  object.ns = ns;
+  object.name = name;
+  object.created = created;
+  crds::TenantPolicy policy;
+  policy.ns = ns;
+  policy.name = name;
+  policy.uid = "uid-" + name;
+  policy.subjects = {{name, std::nullopt, ""}};
+  crds::PoolClaim claim;
+  claim.pool_ref = "p";
+  if (!guarantee.empty()) claim.dram.guarantee = Size(guarantee);
+  if (!limit.empty()) claim.dram.limit = Size(limit);
+  policy.pools = {claim};
+  object.wanted = policy;
+  return object;
+}
+
+constexpr const char* kOld = "2026-01-01T00:00:00Z";
+constexpr const char* kNew = "2026-01-02T00:00:00Z";
+
+class CompileClusterTest : public ::testing::Test {
+ protected:
+  CompileClusterTest() {
+    state_.pools = {Pool("p", "100Gi")};
+    state_.nodes = {{"n1", {{"pool", "p"}}}, {"n2", {{"pool", "p"}}}, {"n3", {{"pool", "other"}}}};
+    state_.namespaces = {{"red", "ns-red", {{"team", "red"}}}, {"blue", "ns-blue", {}}};
+  }
+  const PolicyVerdict& VerdictOf(const std::string& ns, const std::string& name) {
+    compiled_ = CompileCluster(state_);
+    return compiled_.policies.at({ns, name});
+  }
+  // "True/Accepted" or "False/NoCapacity"; "" when it has no such condition.
+  static std::string Of(const PolicyVerdict& verdict, const std::string& type) {
+    for (const Condition& condition : verdict.conditions) {
+      if (condition.type == type) return absl::StrCat(condition.status ? "True/" : "False/", condition.reason);
+    }
+    return "";
+  }
+  static std::string MessageOf(const PolicyVerdict& verdict, const std::string& type) {
+    for (const Condition& condition : verdict.conditions) {
+      if (condition.type == type) return condition.message;
+    }
+    return "";
+  }
+  std::vector<std::string> TenantsOn(const std::string& node) {
+    compiled_ = CompileCluster(state_);
+    std::vector<std::string> names;
+    for (const crds::TenantPolicy& tenant : compiled_.nodes.at(node).tenants) names.push_back(tenant.name);
+    return names;
+  }
+  // As if what is wanted had been accepted in an earlier run.
+  void AcceptAll() {
+    const CompiledCluster compiled = CompileCluster(state_);
+    for (PolicyObject& object : state_.policies)
+      object.accepted = compiled.policies.at({object.ns, object.name}).in_force;
+  }
+
+  ClusterState state_;
+  CompiledCluster compiled_;
+};
+
+TEST_F(CompileClusterTest, ANodeGetsTheTenantsOfItsPoolAndNoOthers) {
+  state_.pools.push_back(Pool("other", "10Gi"));
+  state_.policies = {Policy("red", "a", "1Gi", "2Gi", kOld), Policy("blue", "b", "", "50%", kOld)};
+  crds::PoolClaim elsewhere;
+  elsewhere.pool_ref = "other";
+  elsewhere.dram.limit = Size("1Gi");
+  state_.policies[0].wanted->pools.push_back(elsewhere);
+  EXPECT_THAT(TenantsOn("n1"), ElementsAre("b", "a"));
+  EXPECT_THAT(TenantsOn("n3"), ElementsAre("a"));
+  // Each with the one claim that holds there, and with the identity of its namespace.
+  ASSERT_EQ(compiled_.nodes.at("n3").tenants[0].pools.size(), 1u);
+  EXPECT_EQ(compiled_.nodes.at("n3").tenants[0].pools[0].pool_ref, "other");
+  EXPECT_EQ(compiled_.nodes.at("n3").tenants[0].namespace_uid, "ns-red");
+  EXPECT_EQ(compiled_.policies.at({"red", "a"}).nodes_matched, 3u);
+  EXPECT_EQ(compiled_.policies.at({"blue", "b"}).nodes_matched, 2u);
+  EXPECT_EQ(compiled_.policies.at({"blue", "b"}).effective.at(0).dram.limit_bytes, Size("50Gi").bytes);
+}
+
+TEST_F(CompileClusterTest, ANodeIsOfTheOlderOfTwoPoolsThatSelectIt) {
+  state_.pools = {Pool("young", "1Gi", kNew), Pool("elder", "1Gi", kOld)};
+  for (PoolObject& object : state_.pools) object.pool.node_labels.clear();
+  compiled_ = CompileCluster(state_);
+  for (const char* node : {"n1", "n2", "n3"}) EXPECT_EQ(compiled_.nodes.at(node).pool, "elder");
+}
+
+TEST_F(CompileClusterTest, ANodeOfNoPoolEnforcesNothing) { EXPECT_FALSE(CompileCluster(state_).nodes.contains("n3")); }
+
+TEST_F(CompileClusterTest, AServiceAccountBelongsToTheOlderPolicy) {
+  state_.policies = {Policy("red", "young", "", "1Gi", kNew), Policy("red", "elder", "", "1Gi", kOld)};
+  for (PolicyObject& object : state_.policies) object.wanted->subjects = {{"vllm", std::nullopt, ""}};
+  EXPECT_EQ(Of(VerdictOf("red", "elder"), "Accepted"), "True/Accepted");
+  EXPECT_EQ(Of(VerdictOf("red", "young"), "Accepted"), "False/SubjectClaimed");
+  EXPECT_THAT(MessageOf(VerdictOf("red", "young"), "Accepted"), HasSubstr("red/elder"));
+  EXPECT_THAT(TenantsOn("n1"), ElementsAre("elder"));
+  // Another namespace's account of the same name is another one.
+  state_.policies.push_back(Policy("blue", "vllm", "", "1Gi", kNew));
+  EXPECT_EQ(Of(VerdictOf("blue", "vllm"), "Accepted"), "True/Accepted");
+}
+
+TEST_F(CompileClusterTest, AGuaranteeThatNoLongerFitsIsNotAccepted) {
+  state_.policies = {Policy("red", "a", "60Gi", "", kOld), Policy("red", "b", "41Gi", "", kNew)};
+  EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "True/Accepted");
+  EXPECT_EQ(Of(VerdictOf("red", "b"), "Accepted"), "False/NoCapacity");
+  EXPECT_THAT(MessageOf(VerdictOf("red", "b"), "Accepted"), HasSubstr(std::to_string(Size("40Gi").bytes)));
+  state_.policies[1].wanted->pools[0].dram.guarantee = Size("40Gi");
+  EXPECT_EQ(Of(VerdictOf("red", "b"), "Accepted"), "True/Accepted");
+}
+
+// By age alone an older policy could edit a younger one out of what it was promised.
+TEST_F(CompileClusterTest, AnEditOfTheOlderPolicyTakesNothingFromTheYounger) {
+  state_.policies = {Policy("red", "elder", "50Gi", "", kOld), Policy("blue", "young", "50Gi", "", kNew)};
+  AcceptAll();
+  state_.policies[0].wanted->pools[0].dram.guarantee = Size("51Gi");
+  const PolicyVerdict& elder = VerdictOf("red", "elder");
+  EXPECT_EQ(Of(elder, "Accepted"), "False/NoCapacity");
+  // And what it had stays in force.
+  ASSERT_TRUE(elder.in_force.has_value());
+  EXPECT_EQ(elder.in_force->pools[0].dram.guarantee->bytes, Size("50Gi").bytes);
+  EXPECT_EQ(Of(compiled_.policies.at({"blue", "young"}), "Accepted"), "True/Accepted");
+  EXPECT_THAT(TenantsOn("n1"), ElementsAre("young", "elder"));
+}
+
+TEST_F(CompileClusterTest, WithinItsOwnGuaranteeAPolicyMayChangeInAFullPool) {
+  state_.policies = {Policy("red", "a", "100Gi", "", kOld)};
+  AcceptAll();
+  state_.policies[0].wanted->pools[0].dram.guarantee = Size("99Gi");
+  EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "True/Accepted");
+  EXPECT_EQ(compiled_.policies.at({"red", "a"}).in_force->pools[0].dram.guarantee->bytes, Size("99Gi").bytes);
+}
+
+TEST_F(CompileClusterTest, WhatAnEditGivesUpIsThereForTheNextInTheSameRun) {
+  state_.policies = {Policy("red", "a", "100Gi", "", kOld), Policy("blue", "b", "50Gi", "", kNew)};
+  AcceptAll();
+  EXPECT_FALSE(state_.policies[1].accepted.has_value());
+  state_.policies[0].wanted->pools[0].dram.guarantee = Size("50Gi");
+  EXPECT_EQ(Of(VerdictOf("blue", "b"), "Accepted"), "True/Accepted");
+}
+
+TEST_F(CompileClusterTest, AGrantBoundsWhatANamespaceMayAskFor) {
+  crds::Grant grant;
+  grant.match_labels = {{"team", "red"}};
+  grant.max_guarantee.dram = Size("10Gi");
+  state_.pools[0].pool.grants = {grant};
+  state_.policies = {Policy("red", "a", "10Gi", "20Gi", kOld), Policy("red", "b", "11Gi", "20Gi", kOld),
+                     Policy("blue", "c", "1Gi", "2Gi", kOld)};
+  EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "True/Accepted");
+  EXPECT_EQ(Of(VerdictOf("red", "b"), "Accepted"), "False/AboveGrant");
+  EXPECT_EQ(Of(VerdictOf("blue", "c"), "Accepted"), "False/AboveGrant");
+}
+
+// As with a ResourceQuota: lowering it does not evict whom it admitted. The condition tells the administrator.
+TEST_F(CompileClusterTest, AGrantThatIsLoweredLeavesInForceWhatItAdmittedAndSaysSo) {
+  state_.policies = {Policy("red", "a", "10Gi", "20Gi", kOld)};
+  AcceptAll();
+  crds::Grant grant;
+  grant.max_guarantee.dram = Size("1Gi");
+  state_.pools[0].pool.grants = {grant};
+  EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "False/AboveGrant");
+  EXPECT_THAT(TenantsOn("n1"), ElementsAre("a"));
+}
+
+// A daemon refuses a set of guarantees that do not fit, so one too many would stop all policy there.
+TEST_F(CompileClusterTest, InAPoolThatWasMadeSmallerTheYoungestLoseTheirGuaranteesAndKeepTheirLimits) {
+  state_.policies = {Policy("red", "a", "60Gi", "80Gi", kOld), Policy("red", "b", "40Gi", "", kNew)};
+  AcceptAll();
+  state_.pools[0].pool.dram = Size("70Gi");
+  const PolicyVerdict& young = VerdictOf("red", "b");
+  EXPECT_EQ(Of(young, "GuaranteeMet"), "False/NoCapacity");
+  ASSERT_TRUE(young.in_force.has_value());
+  EXPECT_FALSE(young.in_force->pools[0].dram.guarantee.has_value());
+  EXPECT_EQ(young.in_force->pools[0].dram.limit->Resolve(Size("70Gi").bytes), Size("70Gi").bytes);
+  EXPECT_EQ(Of(compiled_.policies.at({"red", "a"}), "Accepted"), "True/Accepted");
+  EXPECT_EQ(Of(compiled_.policies.at({"red", "a"}), "GuaranteeMet"), "");
+}
+
+TEST_F(CompileClusterTest, ACapacityThatIsNotStatedIsForEachNodeToJudge) {
+  state_.pools[0].pool.has_dram = false;
+  state_.policies = {Policy("red", "a", "600Gi", "", kOld), Policy("red", "b", "600Gi", "", kOld)};
+  EXPECT_EQ(Of(VerdictOf("red", "b"), "Accepted"), "True/Accepted");
+  // HBM that is not stated is none.
+  state_.policies[0].wanted->pools[0].hbm.guarantee = Size("1Gi");
+  EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "False/NoCapacity");
+}
+
+TEST_F(CompileClusterTest, APoolThatIsNotThereConcernsItsClaimAlone) {
+  state_.policies = {Policy("red", "a", "", "1Gi", kOld)};
+  crds::PoolClaim missing;
+  missing.pool_ref = "gone";
+  state_.policies[0].wanted->pools.push_back(missing);
+  EXPECT_EQ(Of(VerdictOf("red", "a"), "ResolvedRefs"), "False/NotFound");
+  EXPECT_THAT(MessageOf(VerdictOf("red", "a"), "ResolvedRefs"), HasSubstr("spec.pools[1].poolRef"));
+  EXPECT_THAT(TenantsOn("n1"), ElementsAre("a"));
+}
+
+// A recreated namespace or policy inherits nothing.
+TEST_F(CompileClusterTest, WhatWasAcceptedOfAnotherObjectOfThatNameDoesNotCount) {
+  state_.policies = {Policy("red", "a", "50Gi", "", kOld)};
+  AcceptAll();
+  state_.policies[0].wanted->uid = "uid-again";
+  state_.policies[0].wanted->pools[0].dram.guarantee = Size("200Gi");
+  EXPECT_FALSE(VerdictOf("red", "a").in_force.has_value());
+  EXPECT_THAT(TenantsOn("n1"), IsEmpty());
+  state_.namespaces.clear();
+  EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "False/NotFound");
+}
+
+TEST_F(CompileClusterTest, WhatCannotBeReadKeepsWhatWasAcceptedInForce) {
+  state_.policies = {Policy("red", "a", "50Gi", "", kOld)};
+  AcceptAll();
+  state_.policies[0].wanted.reset();
+  state_.policies[0].why_unreadable = "spec.later: unknown key";
+  EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "False/Invalid");
+  EXPECT_THAT(TenantsOn("n1"), ElementsAre("a"));
+}
+
+TEST_F(CompileClusterTest, TheVersionChangesWithWhatIsEnforcedAndWithNothingElse) {
+  state_.policies = {Policy("red", "a", "1Gi", "2Gi", kOld)};
+  const std::string version = CompileCluster(state_).nodes.at("n1").version;
+  EXPECT_EQ(CompileCluster(state_).nodes.at("n2").version, version);
+  state_.policies[0].wanted->source = "elsewhere:7";
+  state_.policies[0].created = kNew;
+  state_.nodes.push_back({"n9", {{"pool", "p"}}});
+  EXPECT_EQ(CompileCluster(state_).nodes.at("n1").version, version);
+  state_.policies[0].wanted->ttl.dram_seconds += 1;
+  const std::string other = CompileCluster(state_).nodes.at("n1").version;
+  EXPECT_NE(other, version);
+  state_.pools[0].pool.soft_cap_percent = 60;
+  EXPECT_NE(CompileCluster(state_).nodes.at("n1").version, other);
+}
+
+// Objects come from caches in any order, and every replica has to say the same. Beside that: whatever is asked, what is
+// in force fits and has one owner a subject, and asking again changes nothing.
+TEST_F(CompileClusterTest, AnyOrderOfObjectsGivesTheSameAnswerAndItHoldsTogether) {
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    state_.policies.clear();
+    state_.pools = {Pool("p", std::to_string(random() % 60 + 1) + "Gi")};
+    for (int i = 0; i < 12; ++i) {
+      PolicyObject object =
+          Policy(random() % 2 == 0 ? "red" : "blue", "t" + std::to_string(i), std::to_string(random() % 20) + "Gi",
+                 "30Gi", absl::StrCat("2026-01-0", random() % 3 + 1, "T00:00:00Z"));
+      object.wanted->subjects = {{"sa" + std::to_string(random() % 8), std::nullopt, ""}};
+      if (random() % 2 == 0) {
+        object.accepted = object.wanted;
+        object.wanted->pools[0].dram.guarantee = Size(std::to_string(random() % 30) + "Gi");
+      }
+      state_.policies.push_back(object);
+    }
+    const CompiledCluster first = CompileCluster(state_);
+    uint64_t guaranteed = 0;
+    std::set<std::string> subjects;
+    for (const auto& [key, verdict] : first.policies) {
+      if (!verdict.in_force) continue;
+      if (verdict.in_force->pools[0].dram.guarantee) guaranteed += verdict.in_force->pools[0].dram.guarantee->bytes;
+      for (const crds::Subject& subject : verdict.in_force->subjects)
+        EXPECT_TRUE(subjects.insert(key.first + "/" + subject.service_account_name).second) << "seed " << seed;
+    }
+    EXPECT_LE(guaranteed, state_.pools[0].pool.dram.bytes) << "seed " << seed;
+    std::shuffle(state_.policies.begin(), state_.policies.end(), random);
+    std::shuffle(state_.nodes.begin(), state_.nodes.end(), random);
+    const CompiledCluster again = CompileCluster(state_);
+    for (const auto& [key, verdict] : first.policies)
+      EXPECT_EQ(verdict.conditions, again.policies.at(key).conditions) << "seed " << seed;
+    EXPECT_EQ(first.nodes.at("n1").version, again.nodes.at("n1").version) << "seed " << seed;
+    for (PolicyObject& object : state_.policies) object.accepted = first.policies.at({object.ns, object.name}).in_force;
+    EXPECT_EQ(CompileCluster(state_).nodes.at("n1").version, first.nodes.at("n1").version) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace kvartal::reconcile
