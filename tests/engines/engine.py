@@ -7,11 +7,14 @@ from pathlib import Path
 
 _ENVIRONMENT = {
     'HF_HUB_OFFLINE': '1', 'TRANSFORMERS_OFFLINE': '1', 'VLLM_NO_USAGE_STATS': '1', 'DO_NOT_TRACK': '1',
-    'VLLM_CPU_KVCACHE_SPACE': '1', 'VLLM_CPU_OMP_THREADS_BIND': 'nobind', 'OMP_NUM_THREADS': '1',
-    # With its default the engine's own hash seed is fixed; a test sets another one to see the difference.
-    'TOKENIZERS_PARALLELISM': 'false',
+    'VLLM_CPU_KVCACHE_SPACE': '1', 'VLLM_CPU_OMP_THREADS_BIND': 'nobind', 'TOKENIZERS_PARALLELISM': 'false',
+    # Two threads that wait for each other on a busy machine take many times what one takes.
+    'OMP_NUM_THREADS': '1',
 }
 BLOCK = 32
+TIE = 1e-3  # nearer than this, another order of the same sums may choose the other token
+HITS = 'vllm:external_prefix_cache_hits'  # tokens that came from the connector
+PREEMPTIONS = 'vllm:num_preemptions'
 
 
 def connector(door, **extra):
@@ -91,10 +94,38 @@ class Engine:
             self.one([1, 2, 3], tokens=1)  # stores of finished requests are reaped by a step
         raise AssertionError('the engine keeps blocks')
 
-    def hits(self):
-        """Tokens that came from the connector so far."""
-        return self.ask({'hits': True})
+    def cold(self, prompt, tokens=8):
+        """The answer computed in full: its salt is like no other."""
+        return self.one(prompt, tokens, salt=os.urandom(8).hex())
+
+    def metric(self, name):
+        """A counter of the engine, in total."""
+        return self.ask({'metric': name})
+
+    def kill_at(self, method, pid):
+        """The next call of that method of the package kills the process first."""
+        self.ask({'at': method, 'kill': pid})
+
+    def answer_at(self, method, value):
+        """The next call of that method of the package answers this."""
+        self.ask({'at': method, 'answer': value})
 
     def log(self):
         """All it printed."""
         return self.log_path.read_text()
+
+
+def usable(prompt):
+    """Tokens of a prompt that can be loaded: whole blocks, and one token is left to compute."""
+    return (len(prompt) - 1) // BLOCK * BLOCK
+
+
+def same_tokens(answer, reference):
+    """Whether both chose the same tokens, up to the first choice that was a tie."""
+    assert answer['finish'] == reference['finish'] == 'length'
+    for ours, theirs, margin in zip(answer['tokens'], reference['tokens'], reference['margins'], strict=True):
+        if margin < TIE:
+            return True
+        if ours != theirs:
+            return False
+    return True

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kvartal import Namespace
+from kvartal import Namespace, Status
 from kvartal.vllm.options import Declined, Options
 from kvartal.vllm.plan import StepReport
 from kvartal.vllm.scheduler import SchedulerSide
@@ -25,7 +25,7 @@ class Client:
 
     def __init__(self):
         self.cached, self.connected, self.lookups, self.leases = 0, True, [], []
-        self.group, self.tenant, self.error = b'g' * 16, 'test/red', ''
+        self.group, self.tenant, self.error, self.status = b'g' * 16, 'test/red', '', Status.OK
 
     def lookup(self, namespace, keys, prompt_tokens, deadline_ms):
         self.lookups.append((namespace, keys, prompt_tokens))
@@ -70,6 +70,7 @@ def test_one_lookup_a_request_however_often_the_engine_asks(side, client):
     assert [side.match('a', 0, 0) for _ in range(50)] == [(8 * BLOCK, True)] * 50
     assert len(client.lookups) == 1 and client.lookups[0][2] == 10 * BLOCK + 1
     assert client.leases[0].released == 0
+    assert side.take_counts()['lookups'] == 1 and not side.take_counts()
 
 
 def test_a_load_begins_behind_what_the_engine_has(side, client):
@@ -85,7 +86,9 @@ def test_the_last_token_is_left_to_compute(side, client):
 
 
 def test_a_hit_that_is_too_short_is_let_go(side, client):
-    assert load(side, client, cached=1)[:2] == (0, False)
+    client.cached = 1
+    side.begin('a', request(10 * BLOCK + 1), cacheable=True)
+    assert side.match('a', 0, 0) == (0, False)
     assert client.leases[0].released == 1
     side.begin('b', request(2 * BLOCK), cacheable=True)
     assert side.match('b', 0, 0) == (0, False) and len(client.lookups) == 1, 'nothing to win: nothing to ask'

@@ -1,4 +1,5 @@
 """The worker's half of the vLLM connector: a real daemon, engine pages made of numpy memory."""
+import threading
 import time
 
 import numpy as np
@@ -136,6 +137,50 @@ def test_after_a_flush_no_page_is_read(engine, daemon):
     daemon.thaw()
     assert engine.wait(job)[3] == {job}
     assert engine.client.lookup(NAMESPACE, chain(1), deadline_ms=PATIENT_MS).matched == 0
+
+
+def test_a_flush_waits_for_the_page_that_is_being_read(engine, monkeypatch):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def read(pages, block, into):
+        begun.set()
+        assert go_on.wait(PATIENT_MS / 1000)
+
+    monkeypatch.setattr(HostPages, 'read', read)
+    job = engine.store(chain(2), [1, 2])
+    assert begun.wait(PATIENT_MS / 1000)
+    flush = threading.Thread(target=engine.worker.flush, args=([job],))
+    flush.start()
+    flush.join(3 * FLUSH_S)
+    assert flush.is_alive(), 'a page was given away while it was read'
+    go_on.set()
+    flush.join(PATIENT_MS / 1000)
+    assert not flush.is_alive() and engine.wait(job)[3] == {job}
+
+
+def test_bytes_that_changed_under_the_reader_are_a_failed_load(engine, monkeypatch):
+    engine.fill(1, 1)
+    engine.fill(2, 5)
+    engine.wait(engine.store(chain(2), [1, 2]))
+    monkeypatch.setattr(kvartal.Lease, 'valid', lambda lease, i: i != 1)
+    with engine.client.lookup(NAMESPACE, chain(2), deadline_ms=PATIENT_MS) as lease:
+        job = engine.load(lease.id, 0, [3, 4])
+        assert engine.wait(job)[1:] == (['r'], {4}, {job})
+
+
+def test_a_scheduler_that_is_a_new_engine_group_takes_its_worker_along(engine, daemon):
+    engine.fill(1, 1)
+    engine.wait(engine.store(chain(1), [1]))
+    engine.client.close()
+    engine.client = kvartal.Client(daemon.door(), 'scheduler', deadline_ms=PATIENT_MS)
+    with engine.client.lookup(NAMESPACE, chain(1), deadline_ms=PATIENT_MS) as lease:
+        assert engine.wait(engine.load(lease.id, 0, [3]))[1:3] == (['r'], set())
+    assert engine.holds(3, 1)
+
+
+def test_what_is_left_of_a_store_goes_on_where_it_stopped():
+    job = StoreJob(1, NAMESPACE, chain(5), None, 10, 7, [21, 22, 23, 24, 25]).without_head(2)
+    assert job == StoreJob(1, NAMESPACE, chain(5)[2:], chain(5)[1], 12, 7, [23, 24, 25])
 
 
 def test_a_flush_of_stores_that_go_on_waits_for_them(engine):

@@ -223,7 +223,9 @@ class Client:
                                 request)
         if parent is not None and len(parent) != _abi.KEY_BYTES:
             raise ValueError(f'a key has {_abi.KEY_BYTES} bytes; the parent has {len(parent)}')
-        slots = (_abi.Slot * len(keys))(*[_NO_SLOT] * len(keys))
+        slots = (_abi.Slot * len(keys))()
+        for slot in slots:
+            slot.outcome = Outcome.REFUSED  # what it stays without a daemon
         with self._turn:
             number = self._open(namespace, deadline_ms)
             if number is not None:
@@ -436,6 +438,3 @@ class Slots:
     def _take(self) -> bool:
         was_open, self._open = self._open, False
         return was_open
-
-
-_NO_SLOT = (None, 0, Outcome.REFUSED)

@@ -1,8 +1,8 @@
 """KvartalConnector: the thin shell that vLLM sees. It finds out whether this engine can be served, and hands every call
 to the scheduler's or the worker's half.
 
-Rules of the shell: nothing is ever raised into the engine; one log line says why an engine runs uncached; a half that
-broke is left alone, and what it owed the engine is told as failed.
+Rules of the shell: nothing is ever raised into the engine; one log line says why an engine runs uncached; after an
+exception no more is looked up or stored, and transfers that were begun are still told.
 """
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvartal import Client
 from kvartal.vllm import identity
+from kvartal.vllm.metrics import PromMetrics, Stats
 from kvartal.vllm.options import Declined, Options
 from kvartal.vllm.pages import HostPages, geometry_of
 from kvartal.vllm.plan import StepPlan, StepReport
@@ -75,7 +76,7 @@ def _never_raises(otherwise: Callable[[], Any]) -> Callable[[Call], Call]:
                 return method(self, *args, **kwargs)
             except Exception:
                 log.exception('Kvartal: %s failed; this engine runs uncached from here on', method.__name__)
-                self._broken = True
+                self._broken = self._tell_uncached = True
                 return otherwise()
         return guarded  # type: ignore[return-value]
     return wrap
@@ -92,6 +93,7 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
         self._broken = False
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
+        self._tell_uncached = False
         self._declined = ''
         self._facts: tuple[Any, ...] | None = None
         self._results = Results()
@@ -116,6 +118,7 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
         # The scheduler speaks for its workers, once.
         if self._role == KVConnectorRole.SCHEDULER:
             log.warning('Kvartal: this engine runs uncached: %s', reason)
+            self._tell_uncached = True
         self._scheduler = None
         self._worker = None
 
@@ -239,23 +242,29 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
         if self._scheduler is not None:
             self._scheduler.allocated(request.request_id, blocks.get_block_ids()[0], num_external_tokens)
 
-    # A plan that was not made is an empty one: the worker's half needs one each step.
     @_never_raises(Metadata)
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         """Ends the scheduling of a step."""
         if self._scheduler is None:
             return Metadata()
-        side, out = self._scheduler, scheduler_output
-        side.preempted(out.preempted_req_ids or ())
+        self._scheduler.preempted(scheduler_output.preempted_req_ids or ())
         if not self._broken:
-            block_ids = out.kv_connector_block_state.resolve_block_ids
-            cached = out.scheduled_cached_reqs
-            scheduled = [(new.req_id, new.num_computed_tokens) for new in out.scheduled_new_reqs]
-            scheduled += zip(cached.req_ids, cached.num_computed_tokens)
-            for request_id, computed in scheduled:
-                side.computed(request_id, computed + out.num_scheduled_tokens[request_id],
-                              lambda request_id=request_id: block_ids(request_id)[0])
-        return Metadata(side.take_plan())
+            self._plan_stores(self._scheduler, scheduler_output)
+        return Metadata(self._scheduler.take_plan())
+
+    # Apart: should it break, the loads of this step are begun all the same.
+    @_never_raises(lambda: None)
+    def _plan_stores(self, side: SchedulerSide, out: SchedulerOutput) -> None:
+        def blocks_of(request_id: str) -> list[int]:
+            blocks: list[int] = out.kv_connector_block_state.resolve_block_ids(request_id)[0]
+            return blocks
+
+        cached = out.scheduled_cached_reqs
+        scheduled = [(new.req_id, new.num_computed_tokens) for new in out.scheduled_new_reqs]
+        scheduled += zip(cached.req_ids, cached.num_computed_tokens)
+        for request_id, computed in scheduled:
+            side.computed(request_id, computed + out.num_scheduled_tokens[request_id],
+                          functools.partial(blocks_of, request_id))
 
     @_never_raises(lambda: None)
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
@@ -280,6 +289,29 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
         if self._scheduler is not None:
             self._scheduler.new_epoch()
         return True
+
+    # --- metrics of both
+
+    @_never_raises(lambda: None)
+    def get_kv_connector_stats(self) -> Stats | None:
+        """Counts since the last call."""
+        side = self._worker or self._scheduler
+        counts = side.take_counts() if side is not None else {}
+        if self._tell_uncached:
+            counts['uncached'] = 1
+            self._tell_uncached = False
+        return Stats(counts) if counts else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Stats:
+        """From a payload."""
+        return Stats(data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config: VllmConfig, metric_types: dict[Any, Any], labelnames: list[str],
+                           per_engine_labelvalues: dict[int, list[object]]) -> PromMetrics:
+        """Registered once, where /metrics is served."""
+        return PromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def shutdown(self) -> None:
         """The engine ends."""

@@ -10,11 +10,13 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvartal import Client, Lease, Namespace
+from kvartal import Client, Lease, Namespace, Status
 from kvartal.vllm.options import Options
 from kvartal.vllm.plan import LoadJob, StepPlan, StepReport, StoreJob
 
@@ -29,7 +31,6 @@ class _Request:
     cacheable: bool
     admission: int = 0  # preemptions it has had; another number is another admission
     asked: bool = False
-    may_load: bool = True
     may_store: bool = True
     lease: Lease | None = None
     request: int = 0  # number of its lookup, for the reservations of the same chain
@@ -40,7 +41,7 @@ class _Request:
     def readmit(self, admission: int) -> None:
         self.admission = admission
         self.asked = False
-        self.may_load = self.may_store = True
+        self.may_store = True
         self.handled = 0
         self.let_go()
 
@@ -76,6 +77,7 @@ class SchedulerSide:
         self._plan = StepPlan()
         self._jobs = itertools.count(1)
         self._was_connected: bool | None = None
+        self._counts: defaultdict[str, float] = defaultdict(float)
 
     def open(self, namespace_of: Callable[[bytes], Namespace]) -> None:
         """From here on blocks are looked up and stored. namespace_of: epoch -> the namespace of this engine's KV; first
@@ -106,8 +108,6 @@ class SchedulerSide:
             return 0, False
         if admission != request.admission:
             request.readmit(admission)
-        if not request.may_load:
-            return 0, False
         if not request.asked:
             self._look_up(request, computed_tokens)
         if request.lease is None:
@@ -191,9 +191,7 @@ class SchedulerSide:
         """What the workers have done."""
         for job in report.failed:
             if job in self._loads:
-                request = self._loads[job].request
-                request.may_load = False
-                request.handled = 0
+                self._loads[job].request.handled = 0
             elif job in self._stores:
                 # The rest of the chain would not be found without these blocks.
                 self._stores[job].may_store = False
@@ -207,6 +205,11 @@ class SchedulerSide:
                 self._loading -= load.blocks
             elif (stored := self._stores.pop(job, None)) is not None:
                 stored.stores.discard(job)
+
+    def take_counts(self) -> dict[str, float]:
+        """What happened since the last call; see metrics.COUNTERS."""
+        counts, self._counts = self._counts, defaultdict(float)
+        return dict(counts)
 
     def close(self) -> None:
         """The engine ends."""
@@ -233,8 +236,12 @@ class SchedulerSide:
         if usable * self._block_tokens - computed_tokens < self._options.min_load_tokens:
             return
         assert self._namespace is not None
+        begun = time.perf_counter()
         lease = self._client.lookup(self._namespace, [bytes(key) for key in request.engine.block_hashes[:usable]],
                                     request.engine.num_tokens, self._options.lookup_deadline_ms)
+        self._counts['lookups'] += 1
+        self._counts['lookup_seconds'] += time.perf_counter() - begun
+        self._counts['lookups_unanswered'] += self._client.status != Status.OK
         request.request = lease.request
         request.handled = lease.matched
         if lease.matched:

@@ -11,12 +11,14 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from kvartal import Client, Outcome
 from kvartal.vllm.options import Options
 from kvartal.vllm.pages import HostPages
 from kvartal.vllm.plan import LoadJob, StepPlan, StepReport, StoreJob
 
+Job = TypeVar('Job', LoadJob, StoreJob)
 log = logging.getLogger('vllm.kvartal')
 
 FLUSH_S = 0.1  # a store of preempted blocks gets this long before it is given up
@@ -53,6 +55,7 @@ class WorkerSide:
         self._reading: int | None = None  # the store job whose pages are being read now
         self._awaited: dict[str, list[int]] = {}
         self._results = Results()
+        self._counts: Counter[str] = Counter()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name='kvartal-copy', daemon=True)
         self._thread.start()
@@ -95,6 +98,12 @@ class WorkerSide:
                 del self._awaited[request]
             return taken
 
+    def take_counts(self) -> dict[str, float]:
+        """What happened since the last call; see metrics.COUNTERS."""
+        with self._changed:
+            counts, self._counts = self._counts, Counter()
+        return dict(counts)
+
     def close(self) -> None:
         """Ends the thread after the job it is at."""
         with self._changed:
@@ -119,16 +128,16 @@ class WorkerSide:
                 load = self._loads.popleft() if self._loads else None
                 store = None if load else self._stores.popleft()
             if load:
-                self._end_load(load[0], self._guarded(self._load, 0, *load))
+                self._end_load(load[0], self._blocks_done(self._load, *load))
             elif store:
-                self._end_store_part(store[0], store[1], self._guarded(self._store_part, 0, *store))
+                self._end_store_part(store[0], store[1], self._blocks_done(self._store_part, *store))
 
-    def _guarded(self, call, otherwise, *args):
+    def _blocks_done(self, transfer: Callable[[Job, bytes | None], int], job: Job, group: bytes | None) -> int:
         try:
-            return call(*args)
+            return transfer(job, group)
         except Exception:
             log.exception('Kvartal: a transfer failed; the engine goes on without it')
-            return otherwise
+            return 0
 
     def _end(self, job: int) -> None:
         self._live.discard(job)
@@ -138,6 +147,8 @@ class WorkerSide:
     def _end_load(self, job: LoadJob, loaded: int) -> None:
         with self._changed:
             self._results.received.add(job.request_id)
+            self._counts['loaded_blocks'] += loaded
+            self._counts['failed_blocks'] += len(job.blocks) - loaded
             if loaded < len(job.blocks):
                 self._results.failed_blocks.update(job.blocks[loaded:])
                 self._results.report.failed.add(job.job)
@@ -146,7 +157,9 @@ class WorkerSide:
     def _end_store_part(self, job: StoreJob, group: bytes | None, stored: int) -> None:
         part = min(STORE_PART, len(job.keys))
         with self._changed:
+            self._counts['stored_blocks'] += stored
             if stored < part:
+                self._counts['skipped_blocks'] += len(job.keys) - stored
                 self._results.report.failed.add(job.job)
             elif part < len(job.keys) and job.job not in self._cancelled:
                 self._stores.appendleft((job.without_head(part), group))
