@@ -34,6 +34,9 @@ class ClientCore {
   kv_status Lookup(kv_namespace ns, const uint8_t* keys, uint32_t count, uint64_t prompt_tokens, kv_lease** lease,
                    uint32_t* matched, uint64_t* request, const Deadline& deadline);
   kv_status Load(kv_lease* lease, uint32_t first, uint32_t count, uint32_t* loaded, const Deadline& deadline);
+  // A handle on a lease of another session of the group: its blocks have no place until they are loaded.
+  kv_status Borrow(kv_namespace ns, uint64_t id, uint32_t first, uint32_t count, kv_lease** lease,
+                   const Deadline& deadline);
   void Release(kv_lease* lease, uint32_t count);
   kv_status Pin(const kv_lease* lease, uint64_t until_wall_ms, const Deadline& deadline);
   kv_status Renew(const Deadline& deadline);

@@ -149,10 +149,22 @@ kv_status ClientCore::CheckLease(const kv_lease* lease) {
   return Fail(KV_UNAVAILABLE, "the daemon is gone, and the lease with it");
 }
 
+kv_status ClientCore::Borrow(kv_namespace ns, uint64_t id, uint32_t first, uint32_t count, kv_lease** lease,
+                             const Deadline& deadline) {
+  Namespace* found;
+  if (const kv_status status = Ready(ns, deadline, &found); status != KV_OK) return status;
+  *lease = NewLease(*found, id);
+  (*lease)->borrowed = true;
+  (*lease)->front = first;
+  (*lease)->blocks.assign(first + count, {nullptr, KV_TIER_NVME, 0});
+  (*lease)->offsets.assign(first + count, 0);
+  return KV_OK;
+}
+
 void ClientCore::Release(kv_lease* lease, uint32_t count) {
   const auto left = static_cast<uint32_t>(lease->blocks.size() - lease->front);
   const bool all = count == 0 || count >= left;
-  const bool lives = lease->session_serial == session_serial_ && connected();
+  const bool lives = lease->session_serial == session_serial_ && connected() && !lease->borrowed;
   if (all) {
     if (lives) session_->GiveBack(lease->id);
     FreeLease(lease);
@@ -192,6 +204,7 @@ kv_lease* ClientCore::NewLease(const Namespace& ns, uint64_t id) {
   lease->id = id;
   lease->session_serial = session_serial_;
   lease->front = 0;
+  lease->borrowed = false;
   lease->shard_stride_bytes = ns.shard_stride_bytes;
   lease->shard_count = ns.layout.shard_count;
   lease->slot_bytes = ns.slot_bytes;

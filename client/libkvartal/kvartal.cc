@@ -211,6 +211,20 @@ void kv_release(kv_client* client, kv_lease* lease, uint32_t count) {
   });
 }
 
+uint64_t kv_lease_id(const kv_lease* lease) { return lease == nullptr ? 0 : lease->id; }
+
+kv_status kv_borrow(kv_client* client, kv_namespace ns, uint64_t id, uint32_t first, uint32_t count, kv_lease** lease,
+                    uint32_t deadline_ms) {
+  if (lease != nullptr) *lease = nullptr;
+  return Guarded(client, [&](ClientCore& core) {
+    if (lease == nullptr) return BadArgument(core, "lease must not be NULL");
+    if (id == 0) return BadArgument(core, "id is 0: kv_lease_id of a lease that another session holds");
+    if (count == 0 || uint64_t{first} + count > kvartal::kLeasedBlocksPerGroupMax)
+      return BadArgument(core, "no blocks, or more than an engine group may lease");
+    return core.Borrow(ns, id, first, count, lease, DeadlineOf(deadline_ms));
+  });
+}
+
 kv_status kv_pin(kv_client* client, kv_lease* lease, uint64_t until_wall_ms, uint32_t deadline_ms) {
   return Guarded(client, [&](ClientCore& core) {
     if (lease == nullptr) return BadArgument(core, "lease must not be NULL");

@@ -78,8 +78,8 @@ KV_API const char* kv_status_name(kv_status status);
 KV_API int kv_connected(const kv_client* client);
 /* The tenant the daemon took this process for; "" before the first attach. */
 KV_API const char* kv_tenant(const kv_client* client);
-/* What another session of this engine joins with. KV_UNAVAILABLE before the first attach. A daemon that restarted knows
- * no groups: sessions that come back to it are each in a new one, so pass the group on again when kv_group changes. */
+/* What another session of this engine joins with. KV_UNAVAILABLE before the first attach. Sessions that come back to
+ * a daemon that restarted are together again under the same name. */
 KV_API kv_status kv_group(const kv_client* client, uint8_t group[KV_GROUP_BYTES]);
 
 typedef struct kv_layout {
@@ -130,6 +130,14 @@ KV_API int kv_block_valid(const kv_lease* lease, uint32_t i);
  * lease do not move. NULL is allowed. A whole lease goes back with the next call to the daemon, or within 50 ms when
  * there is none: it costs no system call. */
 KV_API void kv_release(kv_client* client, kv_lease* lease, uint32_t count);
+/* What another session of the same engine group borrows this lease by; 0 for NULL. */
+KV_API uint64_t kv_lease_id(const kv_lease* lease);
+/* A handle of this client on blocks [first, first + count) of the lease `id`, which another session of its engine group
+ * holds: the scheduler looks up and keeps the lease, a worker borrows, loads and copies. `ns` is what it was looked up
+ * in, opened by this client. Indexes are those of the owner's lease. kv_load makes the blocks readable (KV_NOT_FOUND:
+ * the lease has ended); kv_release frees the handle and gives nothing back, so the owner keeps the lease until then. */
+KV_API kv_status kv_borrow(kv_client* client, kv_namespace ns, uint64_t id, uint32_t first, uint32_t count,
+                           kv_lease** lease, uint32_t deadline_ms);
 /* Keeps every block of the lease resident until `until_wall_ms` (ms since 1970). */
 KV_API kv_status kv_pin(kv_client* client, kv_lease* lease, uint64_t until_wall_ms, uint32_t deadline_ms);
 /* Makes every lease of this engine group live on. The background thread does it by itself for the leases of its client;

@@ -16,6 +16,7 @@ struct kv_lease {
   uint64_t id = 0;
   uint64_t session_serial = 0;  // the session it was given in; ends with it
   uint32_t front = 0;           // blocks before it are released
+  bool borrowed = false;        // another session of the group holds it, and gives it back
   uint32_t shard_stride_bytes = 0;
   uint32_t shard_count = 0;
   uint32_t slot_bytes = 0;

@@ -173,6 +173,52 @@ TEST_F(ClientRealServerTest, NothingIsSeenBeforeItsCommitOrAfterItsAbort) {
   EXPECT_EQ(client.Commit(slots, 0, kPatient).status, KV_NOT_FOUND);
 }
 
+TEST_F(ClientRealServerTest, AWorkerReadsTheLeaseThatItsSchedulerHolds) {
+  kv_namespace ns, worker_ns, stranger_ns;
+  Client scheduler = Join("red", &ns);
+  Group group;
+  ASSERT_EQ(scheduler.GetGroup(&group), KV_OK);
+  Client worker = Join("red", &worker_ns, &group);
+  Client stranger = Join("red", &stranger_ns);
+  const std::vector<Key> keys = Chain(8);
+  Store(scheduler, ns, keys, 3);
+  Client::Found found = scheduler.Lookup(ns, keys, 0, kPatient);
+  ASSERT_EQ(found.matched, 8u);
+
+  const auto borrow = [id = kv_lease_id(found.lease.get())](Client& client, kv_namespace in, kv_lease** lease) {
+    return kv_borrow(client.get(), in, id, 2, 5, lease, kPatient);
+  };
+  kv_lease* borrowed;
+  uint32_t loaded;
+  ASSERT_EQ(borrow(worker, worker_ns, &borrowed), KV_OK) << worker.error();
+  EXPECT_EQ(kv_block_valid(borrowed, 2), 0) << "nothing was loaded yet";
+  ASSERT_EQ(kv_load(worker.get(), borrowed, 2, 5, &loaded, kPatient), KV_OK) << worker.error();
+  ASSERT_EQ(loaded, 5u);
+  for (uint32_t i = 2; i < 7; ++i) {
+    const void* const data = kv_lease_blocks(borrowed)[i].data;
+    ASSERT_NE(data, nullptr);
+    EXPECT_EQ(std::memcmp(data, found.lease.blocks()[i].data, kShardBytes), 0) << "block " << i;
+    EXPECT_EQ(kv_block_valid(borrowed, i), 1);
+  }
+  kv_release(worker.get(), borrowed, 0);
+  ASSERT_EQ(worker.Renew(kPatient), KV_OK);  // whatever was to be given back has been
+  const auto leased = [this] {
+    return node_->OnLoop([](engine::CacheEngine& engine) { return engine.stats().leased_blocks; });
+  };
+  EXPECT_EQ(leased(), 8u) << "the worker gave back what is not its own";
+
+  ASSERT_EQ(borrow(stranger, stranger_ns, &borrowed), KV_OK);
+  EXPECT_EQ(kv_load(stranger.get(), borrowed, 2, 5, &loaded, kPatient), KV_NOT_FOUND) << "another group's lease";
+  EXPECT_EQ(kv_lease_blocks(borrowed)[2].data, nullptr);
+  kv_release(stranger.get(), borrowed, 0);
+
+  found.lease.Release();
+  ASSERT_EQ(scheduler.Renew(kPatient), KV_OK);
+  ASSERT_EQ(borrow(worker, worker_ns, &borrowed), KV_OK);
+  EXPECT_EQ(kv_load(worker.get(), borrowed, 2, 5, &loaded, kPatient), KV_NOT_FOUND) << "the lease had ended";
+  kv_release(worker.get(), borrowed, 0);
+}
+
 TEST_F(ClientRealServerTest, LeasesComeBack) {
   kv_namespace ns;
   Client client = Join("red", &ns);

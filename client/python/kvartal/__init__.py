@@ -1,0 +1,9 @@
+"""The KV cache of this node: a client of kvartald over libkvartal.
+
+`kvartal.Client` is what everything else stands on. `kvartal.vllm` holds the connector for vLLM and imports vLLM;
+this package itself needs numpy alone.
+"""
+from kvartal.client import Client, Lease, Namespace, Outcome, Slots, Status
+
+__all__ = ['Client', 'Lease', 'Namespace', 'Outcome', 'Slots', 'Status']
+__version__ = '0.1.0'

@@ -1,0 +1,154 @@
+"""Which KV of this node's cache this engine may read: the probes of its configuration, and the digest of everything
+that makes KV incompatible. Two engines share blocks exactly when their digests are equal.
+
+What a probe does not know is declined, never guessed: a wrong guess is a wrong token.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.version import __version__ as vllm_version
+
+from kvartal import Namespace
+from kvartal.vllm.options import Declined, Options
+from kvartal.vllm.pages import Geometry
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+SUPPORTED_VLLM = ('0.32',)
+WEIGHT_FILES = ('.safetensors', '.bin', '.pt', '.pth', '.gguf')
+_SHA256 = re.compile(r'[0-9a-f]{64}')
+_FORMAT = 1  # of what is digested here and of how a block's bytes are laid out
+# Of the model's configuration: says where it came from, nothing of what it computes.
+_ORIGIN_KEYS = ('_name_or_path', '_commit_hash', 'transformers_version')
+
+
+def check_version() -> None:
+    """Raises Declined for a vLLM that this connector was not tested with."""
+    if not vllm_version.startswith(tuple(version + '.' for version in SUPPORTED_VLLM)):
+        raise Declined(f'vLLM {vllm_version} was not tested; supported are {", ".join(SUPPORTED_VLLM)}')
+
+
+def check_config(config: VllmConfig, kv: KVCacheConfig) -> None:
+    """Raises Declined for whatever would need more than one group of plain attention blocks on one rank."""
+    transfer, parallel, cache = config.kv_transfer_config, config.parallel_config, config.cache_config
+    if transfer.kv_load_failure_policy != 'recompute':
+        raise Declined('kv_load_failure_policy is not "recompute": a block lost on its way would fail the request')
+    if transfer.kv_role != 'kv_both':
+        raise Declined(f'kv_role is {transfer.kv_role!r}, "kv_both" is needed')
+    if parallel.world_size != 1 or parallel.data_parallel_size != 1:
+        raise Declined(f'{parallel.world_size} ranks, {parallel.data_parallel_size} replicas: one of each is supported')
+    if config.speculative_config is not None:
+        raise Declined('speculative decoding is not supported')
+    if len(kv.kv_cache_groups) != 1:
+        raise Declined(f'{len(kv.kv_cache_groups)} groups of KV blocks (a hybrid model): one is supported')
+    spec = kv.kv_cache_groups[0].kv_cache_spec
+    if type(spec) is not FullAttentionSpec or spec.sliding_window or spec.attention_chunk_size:
+        raise Declined(f'the KV blocks are {type(spec).__name__}: only those of plain full attention are supported')
+    if cache.cache_dtype not in ('auto', 'bfloat16', 'float16', 'float32'):
+        raise Declined(f'a quantised KV cache ({cache.cache_dtype}) is not supported: its scales have no digest')
+    if cache.prefix_caching_hash_algo not in ('sha256', 'sha256_cbor'):
+        raise Declined(f'prefix_caching_hash_algo {cache.prefix_caching_hash_algo} is not collision resistant: '
+                       'sha256_cbor is needed')
+    if cache.hash_block_size not in (None, spec.block_size):
+        raise Declined(f'blocks of {spec.block_size} tokens are hashed by {cache.hash_block_size}')
+
+
+def is_cacheable(request: Any) -> bool:
+    """Whether the block hashes of this request name all that its KV depends on: plain tokens and salt. An adapter is
+    hashed by its name, whatever was loaded under it."""
+    return (request.lora_request is None and not request.mm_features and request.prompt_embeds is None
+            and request.pooling_params is None)
+
+
+def weights_digest(config: VllmConfig, options: Options) -> str:
+    """Names the bytes of the weights. Reads them, unless the hub's cache has done so before. Raises Declined."""
+    if options.weights_digest:
+        return f'given:{options.weights_digest}'
+    if config.load_config.load_format == 'dummy':
+        raise Declined('load_format is "dummy": weights that are in no file have no digest (set weights_digest)')
+    folder = _model_folder(config)
+    files = sorted(path for path in folder.iterdir() if path.suffix in WEIGHT_FILES)
+    if not files:
+        raise Declined(f'no weights in {folder} (set weights_digest)')
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        digests = list(pool.map(_file_digest, files))
+    named = json.dumps([[path.name, digest] for path, digest in zip(files, digests)])
+    return hashlib.sha256(named.encode()).hexdigest()
+
+
+def _model_folder(config: VllmConfig) -> Path:
+    model = config.model_config.model
+    if os.path.isdir(model):
+        return Path(model)
+    if os.path.isfile(model):
+        raise Declined(f'the model is one file, {model} (set weights_digest)')
+    from huggingface_hub import snapshot_download
+    try:
+        return Path(snapshot_download(model, revision=config.model_config.revision, local_files_only=True))
+    except Exception as error:
+        raise Declined(f'where the weights of {model} lie was not found: {error} (set weights_digest)') from error
+
+
+def _file_digest(path: Path) -> str:
+    # The hub's cache links to blobs that are named by their SHA-256.
+    target = path.resolve().name
+    if _SHA256.fullmatch(target):
+        return target
+    with path.open('rb') as file:
+        return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+def worker_facts(config: VllmConfig, kv: KVCacheConfig, geometry: Geometry, tensor: Any) -> dict[str, Any]:
+    """What only the worker knows of how a page looks. Raises Declined when the kernel's packing cannot be told."""
+    layers = config.compilation_config.static_forward_context
+    names = kv.kv_cache_groups[0].layer_names
+    packings = {getattr(layers.get(name), 'isa', None) for name in names}
+    if len(packings) != 1 or None in packings:
+        raise Declined('which instruction set the attention kernel packs K for was not found')
+    return {
+        'layers': names,
+        'attention': sorted({type(layers[name].impl).__qualname__ for name in names}),
+        'isa': packings.pop(),
+        'dtype': str(tensor.dtype),
+        'page': list(tensor.shape[1:]),
+        'page_bytes': geometry.page_bytes,
+        'layout': str(kv.kv_cache_layout),
+        'machine': platform.machine(),
+    }
+
+
+def namespace_of(config: VllmConfig, facts: dict[str, Any], weights: str, epoch: bytes) -> Namespace:
+    """The namespace of the KV that this engine computes."""
+    model, cache = config.model_config, config.cache_config
+    algorithm = cache.prefix_caching_hash_algo
+    named = {
+        'format': _FORMAT,
+        'engine': f'vllm {vllm_version}',
+        'weights': weights,
+        'config': {key: value for key, value in model.hf_config.to_dict().items() if key not in _ORIGIN_KEYS},
+        'dtype': str(model.dtype),
+        'quantization': str(model.quantization),
+        'cache_dtype': cache.cache_dtype,
+        'block_tokens': cache.block_size,
+        'hash': algorithm,
+        # The hash of a block is over pickled bytes, which differ between versions of Python.
+        'hash_encoding': platform.python_version() if algorithm == 'sha256' else 'cbor',
+        'hash_seed': kv_cache_utils.NONE_HASH.hex(),
+        'rank': [0, 1],
+        'pages': facts,
+        'epoch': epoch.hex(),
+    }
+    digest = hashlib.sha256(json.dumps(named, sort_keys=True, default=str).encode()).digest()
+    return Namespace(digest, cache.block_size, len(facts['layers']) * facts['page_bytes'])

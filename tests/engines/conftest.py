@@ -1,0 +1,25 @@
+"""Fixtures of the engine tests."""
+import argparse
+import inspect
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+
+TEXT = inspect.getsource(argparse) + inspect.getsource(textwrap)
+
+
+@pytest.fixture(scope='session')
+def tokens():
+    """Some thousands of tokens of real text."""
+    from tokenizers import Tokenizer
+    return Tokenizer.from_file(os.path.join(os.environ['KVARTAL_TEST_MODEL'], 'tokenizer.json')).encode(TEXT).ids
+
+
+@pytest.fixture(scope='session')
+def logs(tmp_path_factory):
+    """Where the engines' logs go: kept by pytest after a failure."""
+    folder = Path(os.environ.get('KVARTAL_ENGINE_LOGS') or tmp_path_factory.mktemp('engines'))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,175 @@
+"""kvartal.Client against a real daemon."""
+import threading
+
+import numpy as np
+import pytest
+from conftest import BLOCK_BYTES, PATIENT_MS, chain, store
+
+import kvartal
+from kvartal import Outcome, Status
+from kvartal import client as client_module
+
+
+def attach(daemon, door='red', group=None):
+    client = kvartal.Client(daemon.door(door), 'test', group, PATIENT_MS)
+    assert client.connected, client.error
+    return client
+
+
+def test_an_absent_daemon_is_a_miss_and_no_exception(tmp_path, namespace):
+    client = kvartal.Client(str(tmp_path / 'nobody.sock'))
+    assert client.status == Status.UNAVAILABLE and 'nobody.sock' in client.error
+    with client.lookup(namespace, chain(3)) as lease:
+        assert (lease.matched, len(lease), lease.load(), lease.block(0), lease.valid(0)) == (0, 0, 0, None, False)
+    with client.reserve(namespace, chain(3)) as slots:
+        assert slots.outcomes == [Outcome.REFUSED] * 3 and slots[0] is None and slots.commit() == 0
+    assert client.poll() == 0 and not client.renew() and client.group is None and client.tenant == ''
+
+
+def test_a_door_without_a_policy_is_a_miss_until_there_is_one(daemon, namespace, monkeypatch):
+    policy = daemon.folder / 'policy/tenants.yaml'
+    text = policy.read_text()
+    policy.write_text(text.replace('socket: blue', 'socket: other'))
+    daemon.ctl('reload')
+    client = kvartal.Client(daemon.door('blue'), deadline_ms=PATIENT_MS)
+    assert client.status == Status.DENIED and not client.connected
+    assert client.lookup(namespace, chain(1)).matched == 0
+    policy.write_text(text)
+    daemon.ctl('reload')
+    monkeypatch.setattr(client_module, '_ATTACH_AGAIN_S', 0)
+    client._attach_at = 0
+    assert client.lookup(namespace, chain(1), deadline_ms=PATIENT_MS).matched == 0
+    assert client.status == Status.OK and client.tenant == 'test/blue'
+
+
+def test_what_one_client_stores_another_reads_in_place(daemon, namespace):
+    writer, reader = attach(daemon), attach(daemon)
+    assert writer.tenant == 'test/red' and len(writer.group) == 16
+    assert store(writer, namespace, chain(40)) == 40
+    with reader.lookup(namespace, chain(50), deadline_ms=PATIENT_MS) as lease:
+        assert lease.matched == 40 and list(lease.tiers) == [1] * 40
+        assert lease.load(deadline_ms=PATIENT_MS) == 40
+        for i in (0, 17, 39):
+            block = lease.block(i)
+            assert block.shape == (BLOCK_BYTES,) and (block == 1 + i).all() and lease.valid(i)
+            assert not block.flags.owndata and not block.flags.writeable
+        assert lease.block(40) is None and not lease.valid(40)
+
+
+def test_shards_lie_apart_and_a_block_is_seen_with_its_last_one(daemon):
+    namespace = kvartal.Namespace(b's' * 32, 16, BLOCK_BYTES, shard_count=2)
+    ranks = [attach(daemon)]
+    ranks.append(attach(daemon, group=ranks[0].group))
+    for shard, client in enumerate(ranks):
+        assert ranks[0].lookup(namespace, chain(1), deadline_ms=PATIENT_MS).matched == 0
+        with client.reserve(namespace, chain(1), shard=shard, deadline_ms=PATIENT_MS) as slots:
+            slots[0][:] = 10 + shard
+            assert slots.commit(PATIENT_MS) == 1
+    with ranks[0].lookup(namespace, chain(1), deadline_ms=PATIENT_MS) as lease:
+        assert [int(lease.block(0, shard).max()) for shard in (0, 1)] == [10, 11]
+
+
+def test_slots_that_were_not_committed_are_given_back_unseen(daemon, namespace):
+    client = attach(daemon)
+    with pytest.raises(KeyError), client.reserve(namespace, chain(2), deadline_ms=PATIENT_MS) as slots:
+        assert slots.outcomes == [Outcome.GRANTED] * 2
+        raise KeyError
+    assert slots[0] is None and slots.commit() == 0
+    assert client.lookup(namespace, chain(2), deadline_ms=PATIENT_MS).matched == 0
+    assert store(client, namespace, chain(2)) == 2
+    with client.reserve(namespace, chain(3), deadline_ms=PATIENT_MS) as slots:
+        assert slots.outcomes == [Outcome.EXISTS, Outcome.EXISTS, Outcome.GRANTED] and slots[0] is None
+
+
+def test_tenants_and_namespaces_do_not_meet(daemon, namespace):
+    red, blue = attach(daemon), attach(daemon, 'blue')
+    store(red, namespace, chain(2))
+    assert blue.lookup(namespace, chain(2), deadline_ms=PATIENT_MS).matched == 0
+    other = kvartal.Namespace(b'o' * 32, 16, BLOCK_BYTES)
+    assert red.lookup(other, chain(2), deadline_ms=PATIENT_MS).matched == 0
+    with red.lookup(namespace, chain(2), deadline_ms=PATIENT_MS) as lease:
+        assert lease.matched == 2
+
+
+def test_a_worker_reads_what_its_scheduler_leased(daemon, namespace):
+    scheduler = attach(daemon)
+    worker = attach(daemon, group=scheduler.group)
+    store(scheduler, namespace, chain(6))
+    lease = scheduler.lookup(namespace, chain(6), deadline_ms=PATIENT_MS)
+    with worker.borrow(namespace, lease.id, range(2, 5), PATIENT_MS) as borrowed:
+        assert borrowed.load(deadline_ms=PATIENT_MS) == 3
+        assert [int(borrowed.block(i)[0]) for i in borrowed.blocks] == [3, 4, 5] and borrowed.valid(4)
+    lease.release()
+    assert scheduler.renew(PATIENT_MS)  # the release has been told
+    with worker.borrow(namespace, lease.id, range(2, 5), PATIENT_MS) as borrowed:
+        assert borrowed.load(deadline_ms=PATIENT_MS) == 0 and worker.status == Status.NOT_FOUND
+
+
+def test_a_killed_daemon_is_a_miss_and_is_found_again(daemon, namespace):
+    client = attach(daemon)
+    store(client, namespace, chain(2))
+    lease = client.lookup(namespace, chain(2), deadline_ms=PATIENT_MS)
+    block = lease.block(1)
+    daemon.kill()
+    assert client.lookup(namespace, chain(2)).matched == 0 and client.status == Status.UNAVAILABLE
+    assert lease.load() == 0
+    assert int(block[0]) == 2, 'the memory of a dead daemon stays while a lease reads it'
+    lease.release()
+    daemon.start()
+    while client.lookup(namespace, chain(2), deadline_ms=PATIENT_MS) and client.status != Status.OK:
+        pass
+    assert store(client, namespace, chain(2)) == 2
+
+
+def test_arrays_outlive_everything(daemon, namespace):
+    client = attach(daemon)
+    store(client, namespace, chain(1), value=7)
+    lease = client.lookup(namespace, chain(1), deadline_ms=PATIENT_MS)
+    block = lease.block(0)
+    lease.release()
+    client.close()
+    del lease, client
+    assert int(block.sum(dtype=np.int64)) == 7 * BLOCK_BYTES
+
+
+def test_misuse_raises(daemon, namespace):
+    client = attach(daemon)
+    with pytest.raises(ValueError, match='32 bytes'):
+        client.lookup(namespace, [b'short'])
+    with pytest.raises(ValueError, match='32 bytes'):
+        kvartal.Namespace(b'short', 16, BLOCK_BYTES)
+    with pytest.raises(ValueError, match='16 bytes'):
+        kvartal.Client(daemon.door(), group=b'short')
+    with pytest.raises(ValueError, match='1024'):
+        client.reserve(namespace, chain(1025))
+    with pytest.raises(ValueError, match='32 MiB'):
+        client.lookup(kvartal.Namespace(b'n' * 32, 16, 64 << 20), chain(1), deadline_ms=PATIENT_MS)
+    client.close()
+    with pytest.raises(RuntimeError, match='closed'):
+        client.lookup(namespace, chain(1))
+
+
+def test_a_forgotten_lease_is_given_back_with_a_warning(daemon, namespace):
+    client = attach(daemon)
+    store(client, namespace, chain(1))
+    with pytest.warns(ResourceWarning, match='forgotten'):
+        client.lookup(namespace, chain(1), deadline_ms=PATIENT_MS)
+
+
+def test_threads_of_one_client_take_turns(daemon, namespace):
+    client = attach(daemon)
+    wrong = []
+
+    def work(salt):
+        for _ in range(30):
+            store(client, namespace, chain(4, salt), value=salt)
+            with client.lookup(namespace, chain(4, salt), deadline_ms=PATIENT_MS) as lease:
+                if lease.matched != 4 or int(lease.block(3)[-1]) != salt + 3:
+                    wrong.append(salt)
+
+    threads = [threading.Thread(target=work, args=(salt,)) for salt in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
