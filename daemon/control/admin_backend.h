@@ -50,7 +50,7 @@ struct NodeView {
   engine::EngineStats engine;
   int64_t wall_ms = 0;
   std::shared_ptr<const policy::PolicyTable> policy;
-  std::vector<std::string> tenant_names;  // by TenantId, those that are history too
+  std::map<TenantId, std::string> tenant_names;  // of all that the engine knows
   std::set<std::string> removed_tenants;  // of those in `engine`: no longer in the policy
   std::array<TierView, kTierCount> tiers;
   std::vector<SessionView> sessions;

@@ -105,6 +105,19 @@ absl::Status DramTier::OpenDomain(DomainId id) {
   return absl::OkStatus();
 }
 
+bool DramTier::CloseDomain(DomainId id) {
+  if (arena(id) == nullptr) return true;
+  const Domain& domain = Find(id);
+  const auto of_domain = [&](const Reclaim& reclaim) { return reclaim.domain == &domain; };
+  const bool busy = domain.granted_bytes + domain.growing_bytes + domain.reclaiming_bytes > 0 ||
+                    domain.stray_punch_under_way ||
+                    std::any_of(reclaims_.begin(), reclaims_.end(), of_domain) ||
+                    std::any_of(failed_reclaims_.begin(), failed_reclaims_.end(), of_domain);
+  if (busy) return false;
+  domains_[id.value()].reset();
+  return true;
+}
+
 DramTier::Domain& DramTier::Find(DomainId id) const {
   KV_CHECK(id.valid() && id.value() < domains_.size() && domains_[id.value()] != nullptr);
   return *domains_[id.value()];

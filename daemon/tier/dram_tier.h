@@ -32,7 +32,10 @@ class DramTier : public Tier {
 
   // Makes the arena of `domain`. Idempotent.
   absl::Status OpenDomain(DomainId domain);
-  // nullptr before OpenDomain.
+  // Undoes OpenDomain: the address space goes back, and what a client faults into an arena it kept is its own affair
+  // from then on. False, and nothing happened, while the domain has memory or requests of its own are under way.
+  [[nodiscard]] bool CloseDomain(DomainId domain);
+  // nullptr before OpenDomain and after CloseDomain.
   device::Arena* arena(DomainId domain) const;
   // Neighbouring extents as one range.
   std::vector<GrantedRange> granted(DomainId domain) const;

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -115,15 +116,19 @@ class CatalogCalls {
     catalog->Flush([&](absl::Status status) { result = std::move(status); });
     return Await(&result);
   }
+  // Those that no tombstone covers.
   std::map<uint32_t, BlockHeader> Load(NvmeCatalog* catalog) {
     std::map<uint32_t, BlockHeader> records;
+    condemned_.clear();
     std::optional<absl::Status> result;
     catalog->Load(
         [&](std::vector<CatalogRecord> batch) {
           EXPECT_FALSE(result.has_value()) << "a batch after the end";
           EXPECT_LE(batch.size(), kRecoveryBatchMax);
           for (const CatalogRecord& record : batch) {
-            EXPECT_TRUE(records.emplace(record.slot.value(), record.header).second) << "a record came twice";
+            const bool first = record.condemned ? condemned_.insert(record.slot.value()).second
+                                                : records.emplace(record.slot.value(), record.header).second;
+            EXPECT_TRUE(first) << "a record came twice";
           }
         },
         [&](absl::Status status) { result = std::move(status); });
@@ -131,6 +136,8 @@ class CatalogCalls {
     EXPECT_TRUE(status.ok()) << status;
     return records;
   }
+  // Slots that the last Load said are.
+  const std::set<uint32_t>& condemned() const { return condemned_; }
 
  private:
   absl::Status Await(std::optional<absl::Status>* result) {
@@ -139,6 +146,7 @@ class CatalogCalls {
   }
 
   ManualExecutor* const executor_;
+  std::set<uint32_t> condemned_;
 };
 
 enum class Kind { kFake, kRocks };
@@ -274,9 +282,16 @@ TEST_P(NvmeCatalogContract, TombstoneKeepsWhatIsOlderFromComingBack) {
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(NumberOf(records.at(2)), 2u) << "committed at the time itself: not before it";
   EXPECT_EQ(NumberOf(records.at(3)), 3u) << "another owner";
-  // And not at a later start either.
+  EXPECT_EQ(calls_.condemned(), (std::set<uint32_t>{1, 4})) << "told, so that their bytes can be erased";
+  // And not at a later start either, until they are deleted.
   Reopen();
   EXPECT_EQ(calls_.Load(catalog_.get()).size(), 2u);
+  catalog_->Delete(SlotId(1));
+  catalog_->Delete(SlotId(4));
+  ASSERT_TRUE(calls_.Flush(catalog_.get()).ok());
+  Reopen();
+  EXPECT_EQ(calls_.Load(catalog_.get()).size(), 2u);
+  EXPECT_TRUE(calls_.condemned().empty());
 }
 
 TEST_P(NvmeCatalogContract, AnOlderTombstoneDoesNotReplaceANewerOne) {
@@ -285,6 +300,44 @@ TEST_P(NvmeCatalogContract, AnOlderTombstoneDoesNotReplaceANewerOne) {
   ASSERT_TRUE(calls_.Tombstone(catalog_.get(), 7, 1000).ok());
   Reopen();
   EXPECT_TRUE(calls_.Load(catalog_.get()).empty());
+}
+
+TEST_P(NvmeCatalogContract, AnErasureIsKeptUntilItEnds) {
+  EXPECT_TRUE(catalog_->open_erasures().empty());
+  tier::ErasureRecord erasure;
+  erasure.id = 300;
+  erasure.kind = tier::ErasureRecord::Kind::kRemoval;
+  erasure.owner = OwnerOf(7);
+  erasure.tenant = "red/chat";
+  erasure.before_wall_ms = 1'000'000'000'000;
+  catalog_->PutErasure(erasure);
+  erasure.oldest_first_commit_ms = -5;
+  erasure.blocks = 3;
+  erasure.dram_bytes = 1u << 20;
+  erasure.nvme_bytes = uint64_t{1} << 40;
+  erasure.unzeroed_blocks = 1;
+  catalog_->PutErasure(erasure);
+  catalog_->PutErasure({.id = 2, .kind = tier::ErasureRecord::Kind::kUnzeroed, .owner = OwnerOf(8)});
+  catalog_->PutErasure({.id = 3});
+  catalog_->EndErasure(3);
+  ASSERT_TRUE(calls_.Flush(catalog_.get()).ok());
+  Reopen();
+  const std::vector<tier::ErasureRecord> open = catalog_->open_erasures();
+  ASSERT_EQ(open.size(), 2u);
+  EXPECT_EQ(open[0].id, 2u);
+  EXPECT_EQ(open[0].kind, tier::ErasureRecord::Kind::kUnzeroed);
+  EXPECT_EQ(open[0].tenant, "");
+  EXPECT_EQ(open[1].id, 300u);
+  EXPECT_EQ(open[1].kind, erasure.kind);
+  EXPECT_EQ(open[1].owner, erasure.owner);
+  EXPECT_EQ(open[1].tenant, "red/chat");
+  EXPECT_EQ(open[1].before_wall_ms, erasure.before_wall_ms);
+  EXPECT_EQ(open[1].oldest_first_commit_ms, -5);
+  EXPECT_EQ(open[1].blocks, 3u) << "the last one put";
+  EXPECT_EQ(open[1].dram_bytes, erasure.dram_bytes);
+  EXPECT_EQ(open[1].nvme_bytes, erasure.nvme_bytes);
+  EXPECT_EQ(open[1].unzeroed_blocks, 1u);
+  EXPECT_TRUE(calls_.Load(catalog_.get()).empty()) << "no record of a block";
 }
 
 TEST_P(NvmeCatalogContract, AFullQueueIsARefusalAndDeletesAreNeverRefused) {

@@ -42,7 +42,16 @@ void Simulation::CheckLedger() {
   }
   for (uint32_t life = 0; life < model_.life_count(); ++life) {
     Life& known = model_.life(life);
-    if (known.id.valid()) CheckTenant(&known, stats.tenants[known.id.value()]);
+    if (!known.id.valid()) continue;
+    const engine::TenantStats* const of_life = StatsOf(stats, known.id);
+    if (of_life != nullptr) {
+      CheckTenant(&known, *of_life);
+      continue;
+    }
+    // Nothing is left of it, and its number may be another's from now on.
+    if (known.in_policy) Wrong(known.name + " is in the policy, and is forgotten");
+    known.id = TenantId::None();
+    known.ns.clear();
   }
   was_recovering_ = !node_.recovered();
   // Loads hold what they bring.
@@ -161,7 +170,7 @@ void Simulation::CheckEverything() {
       end = range.offset + range.bytes;
       granted += range.bytes;
     }
-    if (granted > stats.tenants[life.id.value()].tiers[TierIndex(TierKind::kDram)].charged_bytes)
+    if (granted > StatsOf(stats, life.id)->tiers[TierIndex(TierKind::kDram)].charged_bytes)
       Wrong(absl::StrCat(life.name, " has memory that it is not charged for"));
   }
 }

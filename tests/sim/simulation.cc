@@ -166,7 +166,8 @@ void Simulation::OnDurable(GroupId, ReservationId reservation) {
 }
 
 // Of a drop that a client asked for, its answer tells more.
-void Simulation::OnDeletion(const engine::DeletionReceipt& receipt) {
+void Simulation::OnDeletion(const engine::DeletionReceipt& receipt, absl::AnyInvocable<void(bool)> kept) {
+  kept(true);
   last_receipt_ = receipt;
   Say("  receipt: ", receipt.blocks, " blocks of ", receipt.tenant, " (", policy::DropReasonName(receipt.reason), ")");
   if (receipt.blocks == 0 && receipt.reason == policy::DropReason::kMaxAge) Wrong("a receipt for nothing");

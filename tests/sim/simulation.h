@@ -16,6 +16,14 @@
 
 namespace kvartal::sim {
 
+// nullptr: the engine knows nobody by that number.
+inline const engine::TenantStats* StatsOf(const engine::EngineStats& stats, TenantId id) {
+  for (const engine::TenantStats& tenant : stats.tenants) {
+    if (tenant.id == id) return &tenant;
+  }
+  return nullptr;
+}
+
 class Simulation : private engine::EngineObserver {
  public:
   struct Counts {
@@ -135,7 +143,7 @@ class Simulation : private engine::EngineObserver {
 
   void OnDurable(GroupId group, ReservationId reservation) override;
   void OnGranted(DomainId domain, uint64_t offset, uint64_t bytes) override;
-  void OnDeletion(const engine::DeletionReceipt& receipt) override;
+  void OnDeletion(const engine::DeletionReceipt& receipt, absl::AnyInvocable<void(bool)> kept) override;
 
   void Step();
   EventKind DrawEvent();
