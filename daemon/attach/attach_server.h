@@ -54,9 +54,7 @@ class AttachServer : private engine::EngineObserver {
   void SetDoorObserver(std::function<void(const DoorEvent&)> observer) { door_observer_ = std::move(observer); }
   // The engine has one observer, which this is: what is not for sessions is passed on.
   using DeletionObserver = std::function<void(const engine::DeletionReceipt&, absl::AnyInvocable<void(bool)> kept)>;
-  void SetDeletionObserver(DeletionObserver observer) {
-    deletion_observer_ = std::move(observer);
-  }
+  void SetDeletionObserver(DeletionObserver observer) { deletion_observer_ = std::move(observer); }
   // Every kTickMs: leases that were not renewed, peers that said nothing. Bounded work.
   void Tick();
   // The engine has a new snapshot: peers it no longer vouches for are told Goodbye and cut, and so are those of a

@@ -12,13 +12,13 @@ constexpr int64_t kPeriodNs = kAuditDenialPeriodMs * 1'000'000;
 void DenialFold::Note(const DoorEvent& denial, int64_t now_ns, Tell tell) {
   Tick(now_ns, tell);
   if (kinds_.empty()) period_start_ns_ = now_ns;
-  Kind kind{denial.denial, std::string(denial.tenant), std::string(denial.attestor), denial.uid};
+  Kind kind{denial.denial, std::string(denial.tenant), std::string(denial.attestor), denial.uid, false};
   auto it = kinds_.find(kind);
   if (it == kinds_.end() && kinds_.size() < kAuditDenialsMax) {
     kinds_.emplace(std::move(kind), Repeated());
     return tell(denial);
   }
-  if (it == kinds_.end()) it = kinds_.try_emplace(Kind{.denial = denial.denial, .various = true}).first;
+  if (it == kinds_.end()) it = kinds_.try_emplace(Kind{denial.denial, "", "", 0, true}).first;
   ++it->second.count;
   it->second.pid = denial.pid;
   it->second.why = std::string(denial.why);

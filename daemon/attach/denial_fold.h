@@ -1,5 +1,5 @@
-// Denials, told so that a flood of them is neither hidden nor a flood of its own: the first of a kind in a period is told
-// at once, the others of the period together, by their number.
+// Denials, told so that a flood of them is neither hidden nor a flood of its own: the first of a kind in a period is
+// told at once, the others of the period together, by their number.
 // Confined to the engine loop.
 // Invariants: every denial is told, alone or in a number; at most kAuditDenialsMax kinds a period are told apart, those
 // beyond by their reason alone.

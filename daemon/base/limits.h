@@ -182,7 +182,7 @@ inline constexpr size_t kReloadsMax = 16;           // readings of the policy fo
 inline constexpr int64_t kPolicyPollMs = 250;       // a change of the folder is in force after two to three of these
 inline constexpr size_t kAuditQueueMax = 4096;      // audit events not yet written; one more is lost, and that is told
 inline constexpr size_t kAuditDoorQueueMax = 2048;  // of those, attaches and denials: the rest is for what was decided
-inline constexpr size_t kAuditDenialsMax = 64;      // kinds of denial told apart in one period; the rest by reason alone
+inline constexpr size_t kAuditDenialsMax = 64;  // kinds of denial told apart in one period; the rest by reason alone
 inline constexpr int64_t kAuditDenialPeriodMs = 1000;  // a denial is told at once, its repetitions together after this
 
 static_assert(kExtentAlignBytes % kSlotAlignBytes == 0);

@@ -51,7 +51,7 @@ struct NodeView {
   int64_t wall_ms = 0;
   std::shared_ptr<const policy::PolicyTable> policy;
   std::map<TenantId, std::string> tenant_names;  // of all that the engine knows
-  std::set<std::string> removed_tenants;  // of those in `engine`: no longer in the policy
+  std::set<std::string> removed_tenants;         // of those in `engine`: no longer in the policy
   std::array<TierView, kTierCount> tiers;
   std::vector<SessionView> sessions;
   std::map<std::string, uint64_t> attach_denials;  // by reason

@@ -2,8 +2,8 @@
 // Invariant: a rendered event is one line of JSON, whatever its values hold.
 //
 //   attach    tenant attestor uid pid client group        a process is one of the tenant's from here on
-//   deny      reason tenant attestor uid pid why          it is not. With `repeated`: so many more like the last one told
-//                                                         that had these values; without a tenant: of various kinds
+//   deny      reason tenant attestor uid pid why          it is not. With `repeated`: so many more like the last one
+//                                                         told; without a tenant: of various kinds
 //   policy    version tenants                             this version is in force
 //   policy_refused  version error                         what the folder holds is refused; this version stays
 //   drop      tenant                                      an admin asked for the tenant's data to be deleted

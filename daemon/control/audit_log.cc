@@ -57,9 +57,8 @@ void AuditLog::Write(AuditEvent event, Kept kept) {
   const bool may_wait = event.keep() == Keep::kSynced || pending() < kAuditDoorQueueMax;
   // Shared, since what the queue has no room for is gone with it.
   const auto tell = std::make_shared<Kept>(std::move(kept));
-  if (may_wait && writer_->TrySubmit([this, wall_ms, tell, event = std::move(event)] {
-        (*tell)(WriteNow(event, wall_ms));
-      })) {
+  if (may_wait &&
+      writer_->TrySubmit([this, wall_ms, tell, event = std::move(event)] { (*tell)(WriteNow(event, wall_ms)); })) {
     return;
   }
   CountLost(1);

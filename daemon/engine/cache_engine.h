@@ -190,8 +190,8 @@ class CacheEngine {
   CommitOutcome Commit(GroupId group, ReservationId reservation, uint32_t shard);
   // True when it was filling and of this group; its slot is free now.
   bool Abort(GroupId group, ReservationId reservation);
-  // Aborts all that `group` fills, ends what it waits for (a Load answers with what it has, a Reserve not at all), gives
-  // its empty extents back. Returns blocks aborted.
+  // Aborts all that `group` fills, ends what it waits for (a Load answers with what it has, a Reserve not at all),
+  // gives its empty extents back. Returns blocks aborted.
   size_t AbortGroup(GroupId group);
 
   // --- people

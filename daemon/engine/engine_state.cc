@@ -86,8 +86,7 @@ bool EngineState::Forgettable(const TenantState& tenant) const {
     if (ledger.account(tenant.id, tier).charged_bytes > 0) return false;
   }
   const auto in_use = [this](NamespaceId id) { return ns(id).users > 0; };
-  return tenant.reclaiming_bytes == 0 &&
-         std::none_of(tenant.namespaces.begin(), tenant.namespaces.end(), in_use);
+  return tenant.reclaiming_bytes == 0 && std::none_of(tenant.namespaces.begin(), tenant.namespaces.end(), in_use);
 }
 
 void EngineState::Forget(TenantState& tenant) {

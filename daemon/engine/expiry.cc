@@ -100,8 +100,8 @@ bool Expiry::RefreshRecord(EntryId id, uint32_t now_tick) {
 
 void Expiry::EraseOverAge(EntryId id, uint32_t now_tick) {
   TenantState* const tenant = &state_.TenantOf(state_.index.at(id));
-  const Erasure::Outcome outcome = erasure_.Start(
-      id, policy::DropReason::kMaxAge, [this, tenant](const absl::Status&) { state_.Wake(*tenant); });
+  const Erasure::Outcome outcome =
+      erasure_.Start(id, policy::DropReason::kMaxAge, [this, tenant](const absl::Status&) { state_.Wake(*tenant); });
   // Looked at again even when it was started: a queue may have had no room for one of its copies.
   state_.timers.Schedule(id, now_tick + (outcome == Erasure::Outcome::kQueueFull ? 1 : kTimerBusyTicks));
 }

@@ -136,8 +136,8 @@ void Receipts::Tick() {
     for (const DropReason reason : kReasons) {
       OpenReceipt& receipt = Of(*tenant, reason);
       if (reason == DropReason::kMaxAge) receipt.complete = receipt.sum.blocks > 0;
-      const bool again = receipt.told.has_value() && now_tick >= receipt.tell_again_tick;
-      if (!receipt.telling && (receipt.complete || again)) Tell(*tenant, reason);
+      if (receipt.telling) continue;
+      if (receipt.told.has_value() ? now_tick >= receipt.tell_again_tick : receipt.complete) Tell(*tenant, reason);
     }
   }
 }

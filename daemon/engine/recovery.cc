@@ -54,29 +54,28 @@ void Recovery::LookForOwed(absl::Status loaded) {
       [this, loaded = std::move(loaded)](const absl::Status& scanned) mutable {
         // What was not seen is not certified.
         for (const TenantId id : removal_.owed()) {
-          if (!scanned.ok() || !loaded.ok()) receipts_.NoteUnzeroed(state_.tenant(id).owner, state_.tenant(id).stats.name);
+          if (!scanned.ok() || !loaded.ok())
+            receipts_.NoteUnzeroed(state_.tenant(id).owner, state_.tenant(id).stats.name);
         }
         Finish(std::move(loaded));
       });
 }
 
 void Recovery::AdoptOwed(TenantState& past, const tier::CatalogRecord& record, Source source) {
-  if (AdoptToErase(past, record)) {
-    ++owed_;
-    return;
-  }
-  if (source == Source::kHeaders) return;  // it has a record, too, or lies where others' blocks are by now
-  receipts_.NoteUnzeroed(past.owner, past.stats.name);
-  state_.devices.catalog->Delete(record.slot);
+  const Adopted adopted = AdoptToErase(past, record);
+  if (adopted == Adopted::kTaken) ++owed_;
+  if (adopted == Adopted::kNoRoom) receipts_.NoteUnzeroed(past.owner, past.stats.name);
+  // A header that was found beside its record is no news.
+  if (adopted != Adopted::kTaken && source == Source::kCatalog) state_.devices.catalog->Delete(record.slot);
 }
 
 // Nobody will ask for it: it is known by its slot alone.
-bool Recovery::AdoptToErase(TenantState& past, const tier::CatalogRecord& record) {
+Recovery::Adopted Recovery::AdoptToErase(TenantState& past, const tier::CatalogRecord& record) {
   const tier::BlockIdentity& identity = record.header.identity;
   const ModelLayout layout{identity.tokens_per_block, identity.shard_count, identity.shard_bytes};
   const auto ns = state_.OpenNamespace(past.id, identity.digest, layout);
-  if (!ns.ok() || layout.SlotBytes() != identity.payload_bytes) return false;
-  if (!TakeSlot(past, record)) return false;
+  if (!ns.ok() || layout.SlotBytes() != identity.payload_bytes) return Adopted::kNoRoom;
+  if (const Adopted adopted = TakeSlot(past, record); adopted != Adopted::kTaken) return adopted;
   BlockKey key;
   const uint32_t slot = record.slot.value();
   std::memcpy(key.bytes.data(), &slot, sizeof(slot));
@@ -84,16 +83,17 @@ bool Recovery::AdoptToErase(TenantState& past, const tier::CatalogRecord& record
   ++past.stats.entries;
   residency_.AdoptOnNvme(id, record.slot, state_.TickOfWallMs(record.header.first_commit_ms),
                          state_.TickOfWallMs(record.header.last_access_ms));
-  return true;
+  return Adopted::kTaken;
 }
 
-bool Recovery::TakeSlot(const TenantState& tenant, const tier::CatalogRecord& record) {
+Recovery::Adopted Recovery::TakeSlot(const TenantState& tenant, const tier::CatalogRecord& record) {
   const uint32_t payload_bytes = record.header.identity.payload_bytes;
-  const uint64_t slot_charge = payload_bytes + kNvmeHeaderBytes;
-  if (!state_.ledger.Adopt(tenant.id, TierKind::kNvme, slot_charge)) return false;
-  if (state_.devices.nvme->Adopt(tenant.domain(), record.slot, payload_bytes, record.header.generation)) return true;
-  state_.ledger.Refund(tenant.id, TierKind::kNvme, slot_charge);
-  return false;
+  tier::NvmeTier& nvme = *state_.devices.nvme;
+  if (!nvme.Adopt(tenant.domain(), record.slot, payload_bytes, record.header.generation)) return Adopted::kGivenUp;
+  if (state_.ledger.Adopt(tenant.id, TierKind::kNvme, payload_bytes + kNvmeHeaderBytes)) return Adopted::kTaken;
+  nvme.Give(tenant.domain(), record.slot);
+  nvme.Shrink(tenant.domain(), 0, [] {});
+  return Adopted::kNoRoom;
 }
 
 void Recovery::AdoptBatch(const std::vector<tier::CatalogRecord>& records, Source source) {
@@ -134,7 +134,7 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record) {
   const bool over_age = policy::OverAge(tenant->rules, ages, now_tick);
   if (!over_age && !pinned && policy::Expired(tenant->rules, ages, TierKind::kNvme, now_tick)) return false;
 
-  if (!TakeSlot(*tenant, record)) return false;
+  if (TakeSlot(*tenant, record) != Adopted::kTaken) return false;
   const EntryId parent = ParentFor(*ns, id, identity);
   if (!id.valid()) {
     id = state_.index.Insert(*ns, identity.key, parent, identity.depth);

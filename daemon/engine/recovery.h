@@ -38,9 +38,14 @@ class Recovery {
   bool AdoptOne(const tier::CatalogRecord& record);
   // What the process before this one owed when it ended.
   void ResumeErasures();
+  enum class Adopted : uint8_t {
+    kTaken,
+    kGivenUp,  // its place is others' now, or none: whoever had it gave it up before
+    kNoRoom,
+  };
   void AdoptOwed(TenantState& past, const tier::CatalogRecord& record, Source source);
-  bool TakeSlot(const TenantState& tenant, const tier::CatalogRecord& record);
-  bool AdoptToErase(TenantState& past, const tier::CatalogRecord& record);
+  Adopted TakeSlot(const TenantState& tenant, const tier::CatalogRecord& record);
+  Adopted AdoptToErase(TenantState& past, const tier::CatalogRecord& record);
   void LookForOwed(absl::Status loaded);
   // The entry to hang a block under whose own entry is `id` (None: it has none yet). None when there is nothing to
   // link.

@@ -71,8 +71,7 @@ void Removal::StartRemoved(TenantState& tenant) {
 }
 
 TenantState* Removal::Resume(const tier::ErasureRecord& record) {
-  TenantState* const past =
-      state_.AddPast(record.owner, absl::StrCat(record.tenant, "~erasing-", record.id));
+  TenantState* const past = state_.AddPast(record.owner, absl::StrCat(record.tenant, "~erasing-", record.id));
   if (past == nullptr) {
     Log(LogLevel::kError, "engine", "no room to go on erasing tenant ", record.tenant, ": at the next start");
     return nullptr;

@@ -28,7 +28,7 @@ class Removal {
         receipts_(*receipts) {}
 
   void Start(TenantState& tenant, absl::AnyInvocable<void(absl::StatusOr<uint64_t> bytes)> done);
-  // Goes on with what waited for transfers to end, begins with tenants whose grace is over, forgets those that are gone.
+  // Goes on with what waited for transfers to end, begins with tenants whose grace is over, forgets who is gone.
   void Tick();
 
   // --- recovery

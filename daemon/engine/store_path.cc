@@ -284,9 +284,9 @@ size_t StorePath::AbortGroup(GroupId group) {
   std::vector<std::unique_ptr<Waiter>> ended;
   for (auto& tenant : state_.tenants) {
     auto& waiters = tenant->waiters;
-    const auto gone =
-        std::stable_partition(waiters.begin(), waiters.end(),
-                              [&](const std::unique_ptr<Waiter>& waiter) { return waiter->group() != group; });
+    const auto gone = std::stable_partition(waiters.begin(), waiters.end(), [&](const std::unique_ptr<Waiter>& waiter) {
+      return waiter->group() != group;
+    });
     std::move(gone, waiters.end(), std::back_inserter(ended));
     waiters.erase(gone, waiters.end());
   }

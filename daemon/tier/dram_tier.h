@@ -1,7 +1,7 @@
 // Host memory: one arena a domain, cut in extents of one slot size each, populated and punched by the memory thread.
 // Confined to the engine loop.
 // Invariants: extents of a domain never overlap; a range is handed out again only after its punch has ended; a slot's
-// generation is raised when it is given back, before anyone else may write it.
+// generation is raised when it is given back, before anyone else may write it, and before it is zeroed.
 #pragma once
 
 #include <cstdint>

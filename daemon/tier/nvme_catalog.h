@@ -56,8 +56,8 @@ class NvmeCatalog {
   // Those that had not ended when this was opened, by id.
   virtual std::vector<ErasureRecord> open_erasures() const = 0;
 
-  // Streams every record in batches, those that a tombstone covers marked as condemned, then `done`. Batches run on the
-  // engine loop; once at start.
+  // Streams every record in batches, then `done`. Those that a tombstone covers come last and are marked: what is alive
+  // must find its place first. Batches run on the engine loop; once at start.
   virtual void Load(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch,
                     absl::AnyInvocable<void(absl::Status)> done) = 0;
   // Sync of the write-ahead log, for a drain. `done` on the engine loop.

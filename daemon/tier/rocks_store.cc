@@ -340,21 +340,30 @@ absl::Status RocksStore::Load(absl::FunctionRef<bool(std::vector<CatalogRecord>)
     tombstones[it->key().ToString()] = before;
   }
   std::vector<CatalogRecord> records;
-  uint64_t unreadable = 0;
-  for (it->Seek(first_slot); it->Valid() && it->key().starts_with(first_slot); it->Next()) {
-    const absl::StatusOr<BlockHeader> header = DecodeBlockRecord(BytesOf(it->value()));
-    const bool readable = header.ok() && it->key().size() == kSlotKeyBytes;
-    if (!readable) {
-      ++unreadable;
-      // What is too much for one batch is left for the next start.
-      if (batch_->Count() < kCatalogBatchOpsMax) batch_->Delete(it->key());
-      continue;
+  uint64_t unreadable = 0, condemned_seen = 0;
+  const auto covered = [&](const BlockHeader& header) {
+    const auto tombstone = tombstones.find(TombstoneKey(header.identity.owner));
+    return tombstone != tombstones.end() && header.first_commit_ms < tombstone->second;
+  };
+  for (const bool condemned : {false, true}) {
+    if (condemned && condemned_seen == 0) break;
+    for (it->Seek(first_slot); it->Valid() && it->key().starts_with(first_slot); it->Next()) {
+      const absl::StatusOr<BlockHeader> header = DecodeBlockRecord(BytesOf(it->value()));
+      if (!header.ok() || it->key().size() != kSlotKeyBytes) {
+        if (condemned) continue;
+        ++unreadable;
+        // What is too much for one batch is left for the next start.
+        if (batch_->Count() < kCatalogBatchOpsMax) batch_->Delete(it->key());
+        continue;
+      }
+      if (covered(*header) != condemned) {
+        ++condemned_seen;
+        continue;
+      }
+      records.push_back({SlotOfKey(it->key()), *header, condemned});
+      if (records.size() < kRecoveryBatchMax) continue;
+      if (!batch(std::exchange(records, {}))) return absl::CancelledError("closing");
     }
-    const auto tombstone = tombstones.find(TombstoneKey(header->identity.owner));
-    const bool condemned = tombstone != tombstones.end() && header->first_commit_ms < tombstone->second;
-    records.push_back({SlotOfKey(it->key()), *header, condemned});
-    if (records.size() < kRecoveryBatchMax) continue;
-    if (!batch(std::exchange(records, {}))) return absl::CancelledError("closing");
   }
   const absl::Status status = ToStatus(it->status(), options_.path);
   it.reset();  // before the database may be closed

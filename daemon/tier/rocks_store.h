@@ -51,8 +51,8 @@ class RocksStore {
   absl::Status PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms);
   absl::Status Sync();
 
-  // Every record, kRecoveryBatchMax at a time, until `batch` says false (Cancelled); those that a tombstone covers are
-  // condemned. Unreadable ones are deleted on the way.
+  // Every record, kRecoveryBatchMax at a time, until `batch` says false (Cancelled); last those that a tombstone covers.
+  // Unreadable ones are deleted on the way.
   absl::Status Load(absl::FunctionRef<bool(std::vector<CatalogRecord>)> batch);
 
   // A failure closes the database: all else fails until this opens it again.

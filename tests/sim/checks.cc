@@ -40,24 +40,28 @@ void Simulation::CheckLedger() {
     if (nvme_charged != nvme_used)
       Wrong(absl::StrCat("nvme: ", nvme_charged, " bytes are charged and ", nvme_used, " in use"));
   }
+  ForgetGone(stats);
   for (uint32_t life = 0; life < model_.life_count(); ++life) {
     Life& known = model_.life(life);
-    if (!known.id.valid()) continue;
-    const engine::TenantStats* const of_life = StatsOf(stats, known.id);
-    if (of_life != nullptr) {
-      CheckTenant(&known, *of_life);
-      continue;
-    }
-    // Nothing is left of it, and its number may be another's from now on.
-    if (known.in_policy) Wrong(known.name + " is in the policy, and is forgotten");
-    known.id = TenantId::None();
-    known.ns.clear();
+    if (known.id.valid()) CheckTenant(&known, *StatsOf(stats, known.id));
   }
   was_recovering_ = !node_.recovered();
   // Loads hold what they bring.
   const uint64_t held = stats.leased_blocks;
   if (held < model_.held_blocks() || (loads_ == 0 && held != model_.held_blocks()))
     Wrong(absl::StrCat("the engine counts ", held, " holds, clients have ", model_.held_blocks()));
+}
+
+// Nothing is left of it, and its number may be another's from now on.
+void Simulation::ForgetGone(const engine::EngineStats& stats) {
+  for (uint32_t index = 0; index < model_.life_count(); ++index) {
+    Life& life = model_.life(index);
+    if (!life.id.valid() || StatsOf(stats, life.id) != nullptr) continue;
+    if (life.in_policy) Wrong(life.name + " is in the policy, and is forgotten");
+    life.id = TenantId::None();
+    life.ns.clear();
+    ++counts_.forgotten;
+  }
 }
 
 // Extents that go back together are the ledger's until the last of them is punched; else the two agree to the byte.

@@ -173,7 +173,8 @@ void Simulation::OnDeletion(const engine::DeletionReceipt& receipt, absl::AnyInv
   if (receipt.blocks == 0 && receipt.reason == policy::DropReason::kMaxAge) Wrong("a receipt for nothing");
   if (receipt.reason == policy::DropReason::kMaxAge) counts_.aged += receipt.blocks;
   if (receipt.unerased_blocks > 0 && !plan_.disk_lies()) Wrong("the disk is sound, and did not take zeros");
-  if (receipt.reason != policy::DropReason::kRemoved) return;
+  // What a crash cut short is of an earlier life of the name, whoever has it now.
+  if (receipt.reason != policy::DropReason::kRemoved || receipt.resumed) return;
   for (const uint32_t index : current_) {
     Life& life = model_.life(index);
     if (life.name != receipt.tenant || life.dropping || !life.was_removed) continue;

@@ -355,6 +355,7 @@ void Simulation::CheckRemoved(const engine::EngineStats& stats) {
 // What the system really holds for a domain is what the domain is charged for.
 void Simulation::CheckMemoryAtRest() {
   const engine::EngineStats stats = node_.engine().stats();
+  ForgetGone(stats);
   CheckRemoved(stats);
   for (const uint32_t index : current_) {
     const Life& life = model_.life(index);

@@ -57,9 +57,12 @@ struct FakeCatalog::State : public std::enable_shared_from_this<FakeCatalog::Sta
 
   std::vector<std::vector<CatalogRecord>> Batches() const {
     std::vector<std::vector<CatalogRecord>> batches;
-    for (const auto& [slot, header] : disk->records) {
-      if (batches.empty() || batches.back().size() >= load_batch) batches.emplace_back();
-      batches.back().push_back({SlotId(slot), header, Covered(header)});
+    for (const bool condemned : {false, true}) {
+      for (const auto& [slot, header] : disk->records) {
+        if (Covered(header) != condemned) continue;
+        if (batches.empty() || batches.back().size() >= load_batch) batches.emplace_back();
+        batches.back().push_back({SlotId(slot), header, condemned});
+      }
     }
     return batches;
   }

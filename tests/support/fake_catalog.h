@@ -49,7 +49,8 @@ class FakeCatalog : public tier::NvmeCatalog {
   void Flush(absl::AnyInvocable<void(absl::Status)> done) override;
   bool was_empty() const override;
 
-  // While set, Put, PutErasure and PutTombstone end with `status` and change nothing (a full disk). OkStatus() ends that.
+  // While set, Put, PutErasure and PutTombstone end with `status` and change nothing (a full disk). OkStatus() ends
+  // that.
   void FailWrites(absl::Status status);
   // The next Load hands out its first batch, then ends with `status`.
   void FailNextLoad(absl::Status status);

@@ -289,7 +289,7 @@ class EngineTest : public ::testing::Test, public EngineObserver {
   std::vector<ReservationId> durable_;
   std::vector<ReservationId> fills_ended_;
   std::vector<DeletionReceipt> receipts_;
-  bool keeps_receipts_ = true;                               // at once; else the test says when, or not
+  bool keeps_receipts_ = true;                          // at once; else the test says when, or not
   std::vector<absl::AnyInvocable<void(bool)>> untold_;  // of receipts that were not kept at once
   uint64_t granted_bytes_ = 0;
   int boots_ = 0;
