@@ -62,6 +62,7 @@ void AttachServer::Stop() {
     session->Cut(CutReason::kStopped);
     EndSession(session);
   }
+  denials_.End([this](const DoorEvent& event) { TellOfDoor(event); });
 }
 
 // --- connections
@@ -287,8 +288,14 @@ void AttachServer::OnDurable(GroupId group_id, ReservationId reservation) {
   }
 }
 
-void AttachServer::OnDeletion(const engine::DeletionReceipt& receipt) {
-  if (deletion_observer_) deletion_observer_(receipt);
+// Its Commit hears from the engine that nothing is being filled.
+void AttachServer::OnFillEnded(GroupId group_id, ReservationId reservation) {
+  if (EngineGroup* group = groups_.Find(group_id); group != nullptr) group->filling.erase(reservation.value());
+}
+
+void AttachServer::OnDeletion(const engine::DeletionReceipt& receipt, absl::AnyInvocable<void(bool)> kept) {
+  if (deletion_observer_) return deletion_observer_(receipt, std::move(kept));
+  kept(true);
 }
 
 void AttachServer::OnGranted(DomainId domain, uint64_t offset, uint64_t bytes) {
@@ -307,6 +314,7 @@ void AttachServer::Tick() {
   for (const auto& listener : listeners_) listener->Resume();
   CheckDeadlines();
   ExpireLeases();
+  denials_.Tick(clock_->MonotonicNs(), [this](const DoorEvent& event) { TellOfDoor(event); });
 }
 
 void AttachServer::CheckDeadlines() {

@@ -15,7 +15,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/any_invocable.h"
 #include "daemon/attach/attach_stats.h"
+#include "daemon/attach/denial_fold.h"
 #include "daemon/attach/engine_group.h"
 #include "daemon/attach/frame_codec.h"
 #include "daemon/attach/listener.h"
@@ -48,12 +50,11 @@ class AttachServer : private engine::EngineObserver {
 
   // Opens every door. FailedPrecondition when another daemon answers on one of them; then none is open.
   absl::Status Start();
-  // Told of every attach and every denial, on the loop.
+  // Told of every attach and every denial, on the loop; of many denials by their number.
   void SetDoorObserver(std::function<void(const DoorEvent&)> observer) { door_observer_ = std::move(observer); }
   // The engine has one observer, which this is: what is not for sessions is passed on.
-  void SetDeletionObserver(std::function<void(const engine::DeletionReceipt&)> observer) {
-    deletion_observer_ = std::move(observer);
-  }
+  using DeletionObserver = std::function<void(const engine::DeletionReceipt&, absl::AnyInvocable<void(bool)> kept)>;
+  void SetDeletionObserver(DeletionObserver observer) { deletion_observer_ = std::move(observer); }
   // Every kTickMs: leases that were not renewed, peers that said nothing. Bounded work.
   void Tick();
   // The engine has a new snapshot: peers it no longer vouches for are told Goodbye and cut, and so are those of a
@@ -73,7 +74,8 @@ class AttachServer : private engine::EngineObserver {
  private:
   void OnDurable(GroupId group, ReservationId reservation) override;
   void OnGranted(DomainId domain, uint64_t offset, uint64_t bytes) override;
-  void OnDeletion(const engine::DeletionReceipt& receipt) override;
+  void OnFillEnded(GroupId group, ReservationId reservation) override;
+  void OnDeletion(const engine::DeletionReceipt& receipt, absl::AnyInvocable<void(bool)> kept) override;
 
   // --- connections
   void OnAccepted(UniqueFd fd, const Door& door);
@@ -105,6 +107,7 @@ class AttachServer : private engine::EngineObserver {
   void CheckDeadlines();
   void ExpireLeases();
   void CountDenial(const PeerCredentials& peer, const Attestation& who, DenialReason reason);
+  void TellOfDoor(const DoorEvent& event) const;
   void LogCut(const Session& session);
 
   const AttachOptions options_;
@@ -135,7 +138,8 @@ class AttachServer : private engine::EngineObserver {
   std::deque<Deadline> deadlines_;  // all deadlines are equally long, so the front is the next one due
 
   std::function<void(const DoorEvent&)> door_observer_;
-  std::function<void(const engine::DeletionReceipt&)> deletion_observer_;
+  DenialFold denials_;
+  DeletionObserver deletion_observer_;
   AttachStats counters_;  // gauges in it are filled by stats()
   std::array<int64_t, kDenialReasonCount> denial_logged_ns_{};
   std::array<int64_t, kCutReasonCount> cut_logged_ns_{};

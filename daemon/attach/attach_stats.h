@@ -87,6 +87,8 @@ struct DoorEvent {
   std::string_view client;  // its own name for itself
   std::string_view group;   // of an attach: hex of its first bytes
   std::string_view why;     // of a denial
+  uint64_t repeated = 0;    // of a denial: so many more of this kind since it was told; 0: this one
+  bool various = false;     // of those: they were of several kinds, and whose is not told
 };
 
 struct SessionInfo {

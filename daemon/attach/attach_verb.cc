@@ -99,11 +99,10 @@ void AttachServer::HandleAttach(Session* session) {
 }
 
 void AttachServer::TellOfAttach(const Session& session) const {
-  if (!door_observer_) return;
   const Attestation& who = session.who();
   const PeerCredentials& peer = session.peer();
   const std::string group = NameToHex(session.group->name, kGroupHexBytes);
-  door_observer_({DenialReason::kNone, who.tenant, who.attestor, peer.pid, peer.uid, session.client, group, ""});
+  TellOfDoor({DenialReason::kNone, who.tenant, who.attestor, peer.pid, peer.uid, session.client, group, ""});
 }
 
 EngineGroup* AttachServer::JoinGroup(Session* session, TenantId tenant, const v1::Attach& in) {
@@ -208,10 +207,15 @@ void AttachServer::Drain() {
 
 void AttachServer::CountDenial(const PeerCredentials& peer, const Attestation& who, DenialReason reason) {
   ++counters_.denials[static_cast<size_t>(reason)];
-  if (door_observer_) door_observer_({reason, who.tenant, who.attestor, peer.pid, peer.uid, "", "", who.why});
+  denials_.Note({reason, who.tenant, who.attestor, peer.pid, peer.uid, "", "", who.why}, clock_->MonotonicNs(),
+                [this](const DoorEvent& event) { TellOfDoor(event); });
   if (!LogNow(clock_->MonotonicNs(), &denial_logged_ns_[static_cast<size_t>(reason)])) return;
   Log(LogLevel::kWarning, "attach", "denied (", DenialReasonName(reason), "): uid ", peer.uid, " pid ", peer.pid,
       who.tenant.empty() ? "" : " tenant ", who.tenant, who.why.empty() ? "" : "; ", who.why);
+}
+
+void AttachServer::TellOfDoor(const DoorEvent& event) const {
+  if (door_observer_) door_observer_(event);
 }
 
 void AttachServer::LogCut(const Session& session) {

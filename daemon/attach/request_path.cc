@@ -182,7 +182,8 @@ void RequestPath::Load(Session* session) {
         if (alive.expired()) return;
         TakeOver(group_id, lease_id, first, result.places);
         OnLoaded(id, request, first, result);
-      });
+      },
+      session->group->id);
 }
 
 void RequestPath::TakeOver(GroupId group_id, LeaseId lease_id, uint32_t first,

@@ -81,6 +81,7 @@ inline constexpr uint32_t kRecordPeriods = 8;           // of an NVMe TTL: a res
 inline constexpr uint32_t kRecordPeriodTicksMin = 100;  // and ten seconds: bounds how often a record is written again
 inline constexpr uint32_t kTimeKeptTicks = 600;         // between dates kept on disk: what a clock set back may hide
 inline constexpr uint32_t kErasuresMax = 128;           // blocks being zeroed at once: leaves the disk queue to reads
+inline constexpr uint32_t kReceiptRetryTicks = 100;     // until a receipt that nobody could keep is told again
 inline constexpr int64_t kRemovedGraceMs = 600'000;     // a removed tenant's bytes are kept so long: deleted by mistake
 inline constexpr uint32_t kDropBlocksPerTurn = 4096;    // of a tenant that is erased: nobody else waits longer
 inline constexpr uint32_t kEvictionsPerReserveMax = 4096;  // bound of one search for space
@@ -180,6 +181,9 @@ inline constexpr int64_t kMetricsPeriodMs = 1000;   // how old a scraped number 
 inline constexpr size_t kReloadsMax = 16;           // readings of the policy folder asked for and not done
 inline constexpr int64_t kPolicyPollMs = 250;       // a change of the folder is in force after two to three of these
 inline constexpr size_t kAuditQueueMax = 4096;      // audit events not yet written; one more is lost, and that is told
+inline constexpr size_t kAuditDoorQueueMax = 2048;  // of those, attaches and denials: the rest is for what was decided
+inline constexpr size_t kAuditDenialsMax = 64;  // kinds of denial told apart in one period; the rest by reason alone
+inline constexpr int64_t kAuditDenialPeriodMs = 1000;  // a denial is told at once, its repetitions together after this
 
 static_assert(kExtentAlignBytes % kSlotAlignBytes == 0);
 static_assert(kExtentMaxBytes >= kBlockBytesMax);
@@ -193,6 +197,7 @@ static_assert(kScanReadsMax < kDiskQueuePerOwnerMax && kDiskQueuePerOwnerMax <= 
 static_assert(kPromotionsPerTenantMax <= kDiskQueuePerOwnerMax);
 static_assert(kDiskThreadsMax * kDiskTransfersPerThread <= kDiskQueueMax);
 static_assert(kNvmeBytesMin >= 4 * kSegmentMinBytes);
+static_assert(kAuditDoorQueueMax < kAuditQueueMax);
 static_assert(kLeaseMsDefault >= kLeaseMsMin && kLeaseMsDefault <= kLeaseMsMax);
 
 }  // namespace kvartal

@@ -50,8 +50,8 @@ struct NodeView {
   engine::EngineStats engine;
   int64_t wall_ms = 0;
   std::shared_ptr<const policy::PolicyTable> policy;
-  std::vector<std::string> tenant_names;  // by TenantId, those that are history too
-  std::set<std::string> removed_tenants;  // of those in `engine`: no longer in the policy
+  std::map<TenantId, std::string> tenant_names;  // of all that the engine knows
+  std::set<std::string> removed_tenants;         // of those in `engine`: no longer in the policy
   std::array<TierView, kTierCount> tiers;
   std::vector<SessionView> sessions;
   std::map<std::string, uint64_t> attach_denials;  // by reason

@@ -2,13 +2,15 @@
 // Invariant: a rendered event is one line of JSON, whatever its values hold.
 //
 //   attach    tenant attestor uid pid client group        a process is one of the tenant's from here on
-//   deny      reason tenant attestor uid pid why          it is not
+//   deny      reason tenant attestor uid pid why          it is not. With `repeated`: so many more like the last one
+//                                                         told; without a tenant: of various kinds
 //   policy    version tenants                             this version is in force
 //   policy_refused  version error                         what the folder holds is refused; this version stays
 //   drop      tenant                                      an admin asked for the tenant's data to be deleted
 //   drop_failed  tenant error                             not all of it is gone
-//   deletion  tenant cause outcome blocks bytes unerased_blocks oldest_first_commit_ms
-//                                                         the receipt: of a drop, a removed tenant, or maxAge
+//   deletion  tenant cause outcome blocks bytes dram_bytes nvme_bytes unerased_blocks oldest_first_commit_ms resumed
+//                                                         the receipt: of a drop, a removed tenant, or maxAge.
+//                                                         `resumed` 1: a restart came in between. It may come twice
 //   open, reopen, close                                   of this log
 //   lost      count                                       events before this one that could not be kept
 #pragma once

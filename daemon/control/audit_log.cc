@@ -52,9 +52,17 @@ AuditLog::~AuditLog() {
   WriteNow(AuditEvent("close", Keep::kSynced), clock_->WallMs());
 }
 
-void AuditLog::Write(AuditEvent event) {
+void AuditLog::Write(AuditEvent event, Kept kept) {
   const int64_t wall_ms = clock_->WallMs();
-  if (!writer_->TrySubmit([this, wall_ms, event = std::move(event)] { WriteNow(event, wall_ms); })) CountLost(1);
+  const bool may_wait = event.keep() == Keep::kSynced || pending() < kAuditDoorQueueMax;
+  // Shared, since what the queue has no room for is gone with it.
+  const auto tell = std::make_shared<Kept>(std::move(kept));
+  if (may_wait &&
+      writer_->TrySubmit([this, wall_ms, tell, event = std::move(event)] { (*tell)(WriteNow(event, wall_ms)); })) {
+    return;
+  }
+  CountLost(1);
+  (*tell)(false);
 }
 
 void AuditLog::Reopen() {
@@ -68,12 +76,13 @@ void AuditLog::CountLost(uint64_t events) {
   untold_.fetch_add(events, std::memory_order_relaxed);
 }
 
-void AuditLog::WriteNow(const AuditEvent& event, int64_t wall_ms) {
-  if (const uint64_t untold = untold_.load(std::memory_order_relaxed); untold > 0) {
-    if (!Append(AuditEvent("lost", Keep::kSynced).With("count", untold), wall_ms)) return CountLost(1);
-    untold_.fetch_sub(untold, std::memory_order_relaxed);
-  }
-  if (!Append(event, wall_ms)) CountLost(1);
+bool AuditLog::WriteNow(const AuditEvent& event, int64_t wall_ms) {
+  const uint64_t untold = untold_.load(std::memory_order_relaxed);
+  bool kept = untold == 0 || Append(AuditEvent("lost", Keep::kSynced).With("count", untold), wall_ms);
+  if (kept) untold_.fetch_sub(untold, std::memory_order_relaxed);
+  kept = kept && Append(event, wall_ms);
+  if (!kept) CountLost(1);
+  return kept;
 }
 
 bool AuditLog::Append(const AuditEvent& event, int64_t wall_ms) {

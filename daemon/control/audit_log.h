@@ -1,7 +1,8 @@
 // The audit log: a file of one JSON event a line, appended to by a thread of its own.
 // Thread-safe: Write and Reopen come from any thread and never wait; the file belongs to the writer's thread.
 // Invariants: an event is written or counted as lost, and a loss is itself an event, written before the next one;
-// events are in the order of their Write; the file is its owner's alone (mode 0600).
+// events are in the order of their Write; the file is its owner's alone (mode 0600); however many come and go at the
+// doors, half of the queue is left to what was decided and deleted.
 //
 // What survives what: a written line survives the end of the process; an event with Keep::kSynced, and all before it,
 // survives power loss once it is written; so does everything at a reopen and at the end.
@@ -12,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/any_invocable.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/status.h"
 #include "daemon/base/unique_fd.h"
@@ -27,7 +29,10 @@ class AuditLog {
   // Writes what was accepted.
   ~AuditLog();
 
-  void Write(AuditEvent event);
+  // `kept` hears whether the event is written, and synced where it asks for that: on the writer's thread, or at once on
+  // the caller's when it is lost.
+  using Kept = absl::AnyInvocable<void(bool)>;
+  void Write(AuditEvent event, Kept kept = [](bool) {});
   // Appends to whatever is at the path from now on: after a rename by a log rotation. The old file is kept in use when
   // the new one cannot be opened.
   void Reopen();
@@ -39,7 +44,7 @@ class AuditLog {
  private:
   AuditLog(std::string path, const Clock* clock, UniqueFd file);
   // The writer's thread.
-  void WriteNow(const AuditEvent& event, int64_t wall_ms);
+  bool WriteNow(const AuditEvent& event, int64_t wall_ms);
   bool Append(const AuditEvent& event, int64_t wall_ms);
   void ReopenNow();
   void CountLost(uint64_t events);

@@ -51,8 +51,8 @@ pb::Decision DecisionOf(const NodeView& view, const char* kind, TierKind tier, c
   out.set_last_wall_ms(static_cast<uint64_t>(std::max<int64_t>(tally.last_wall_ms, 0)));
   // A wall clock may have been set back since.
   out.set_last_ms_ago(static_cast<uint64_t>(std::max<int64_t>(view.wall_ms - tally.last_wall_ms, 0)));
-  const uint32_t taker = tally.last_taker.value();
-  if (tally.last_taker.valid() && taker < view.tenant_names.size()) out.set_taker(view.tenant_names[taker]);
+  const auto taker = view.tenant_names.find(tally.last_taker);
+  if (taker != view.tenant_names.end()) out.set_taker(taker->second);
   out.set_meaning(words.meaning);
   out.set_remedy(words.remedy);
   return out;

@@ -11,6 +11,7 @@
 #include "daemon/engine/load_path.h"
 #include "daemon/engine/movement.h"
 #include "daemon/engine/pins.h"
+#include "daemon/engine/receipts.h"
 #include "daemon/engine/recovery.h"
 #include "daemon/engine/removal.h"
 #include "daemon/engine/residency.h"
@@ -32,10 +33,11 @@ class CacheEngine::Core {
         load_path(&state, &residency, &space, &movement),
         store_path(&state, &residency, &space, &movement),
         pins(&state, &residency, &space, &movement),
-        erasure(&state, &residency),
+        receipts(&state),
+        erasure(&state, &residency, &receipts),
         expiry(&state, &residency, &space, &movement, &pins, &erasure),
-        removal(&state, &residency, &space, &pins, &erasure),
-        recovery(&state, &residency, &movement, &pins) {}
+        removal(&state, &residency, &space, &pins, &erasure, &receipts),
+        recovery(&state, &residency, &movement, &pins, &removal, &receipts) {}
   ~Core() {
     // What still waits refers to the parts below the state.
     for (auto& tenant : state.tenants) tenant->waiters.clear();
@@ -56,6 +58,7 @@ class CacheEngine::Core {
   LoadPath load_path;
   StorePath store_path;
   Pins pins;
+  Receipts receipts;
   Erasure erasure;
   Expiry expiry;
   Removal removal;
@@ -122,8 +125,8 @@ LookupResult CacheEngine::Lookup(NamespaceId ns, std::span<const BlockKey> keys,
   return core_->load_path.Lookup(ns, keys, prompt_tokens, request, places);
 }
 
-void CacheEngine::Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone done) {
-  core_->load_path.Load(ns, std::move(entries), std::move(done));
+void CacheEngine::Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone done, GroupId group) {
+  core_->load_path.Load(ns, std::move(entries), std::move(done), group);
 }
 
 void CacheEngine::Release(std::span<const Hold> holds) { core_->load_path.Release(holds); }
@@ -164,6 +167,7 @@ void CacheEngine::Tick() {
   core_->store_path.AbortOverdue();
   core_->expiry.Tick();
   core_->removal.Tick();
+  core_->receipts.Tick();
   core_->TryEndDrain();
 }
 

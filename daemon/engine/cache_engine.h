@@ -115,8 +115,11 @@ class EngineObserver {
   virtual void OnDurable(GroupId group, ReservationId reservation) = 0;
   // Memory of `domain` that clients may populate in their mapping from now on.
   virtual void OnGranted(DomainId domain, uint64_t offset, uint64_t bytes) = 0;
-  // Blocks were deleted by policy: they are zeros, or were never to be read again.
-  virtual void OnDeletion(const DeletionReceipt& /*receipt*/) {}
+  // The engine ended a fill of this group that had lasted too long: its Commit will be told kNotFilling.
+  virtual void OnFillEnded(GroupId /*group*/, ReservationId /*reservation*/) {}
+  // Blocks were deleted by policy: they are zeros, or were never to be read again. The receipt is told again, in this
+  // life or the next, until `kept` says that it is kept for good: once, on the engine loop, maybe at once.
+  virtual void OnDeletion(const DeletionReceipt& /*receipt*/, absl::AnyInvocable<void(bool)> kept) { kept(true); }
 };
 
 class CacheEngine {
@@ -141,10 +144,11 @@ class CacheEngine {
   // --- policy
   // Replaces the snapshot; new limits hold at once for new charges, and usage above them drains as leases end. A tenant
   // that is gone has no guarantee and may not grow; it is erased, provably, when its uid has not come back within
-  // removed_grace_ms.
+  // removed_grace_ms, and forgotten when its receipt is kept and nobody has anything of it any more.
   void ApplyPolicy(std::shared_ptr<const policy::PolicyTable> policy);
   const policy::PolicyTable& policy() const;
-  // None for a name the snapshot does not know.
+  // None for a name the snapshot does not know. The number stays the tenant's while a policy names it or a namespace of
+  // it is open; some time after that it may be another's.
   TenantId FindTenant(std::string_view name) const;
   const policy::TenantRules* RulesOf(TenantId tenant) const;
   DomainId DomainOf(TenantId tenant) const;
@@ -168,7 +172,8 @@ class CacheEngine {
                       std::vector<BlockPlace>* places);
   // Brings blocks the caller holds into DRAM, in order, as many as the tenant may have there now. The result hands over
   // a lease in place for each place, beside what the caller owed before.
-  void Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone done);
+  // `group` is whose end ends the wait for room; None: nobody's.
+  void Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone done, GroupId group = GroupId::None());
   void Release(std::span<const Hold> holds);
   // False when a block of it lies where another tenant's guarantee has to go: such a lease ends at its time, renewed or
   // not (decision 0007).
@@ -185,7 +190,8 @@ class CacheEngine {
   CommitOutcome Commit(GroupId group, ReservationId reservation, uint32_t shard);
   // True when it was filling and of this group; its slot is free now.
   bool Abort(GroupId group, ReservationId reservation);
-  // Aborts all that `group` fills, cancels what it waits for, gives its empty extents back. Returns blocks aborted.
+  // Aborts all that `group` fills, ends what it waits for (a Load answers with what it has, a Reserve not at all),
+  // gives its empty extents back. Returns blocks aborted.
   size_t AbortGroup(GroupId group);
 
   // --- people

@@ -44,25 +44,76 @@ EngineState::EngineState(const EngineOptions& options_in, const EngineDevices& d
 
 TenantState& EngineState::AddTenant(const std::string& name, const tier::OwnerUidHash& owner) {
   auto made = std::make_unique<TenantState>();
-  made->id = TenantId(static_cast<uint32_t>(tenants.size()));
+  if (free_tenants.empty()) {
+    made->id = TenantId(static_cast<uint32_t>(tenant_by_id.size()));
+    tenant_by_id.push_back(made.get());
+  } else {
+    made->id = free_tenants.front();
+    free_tenants.pop_front();
+    tenant_by_id[made->id.value()] = made.get();
+  }
   made->owner = owner;
   made->rules.name = name;
   made->stats.name = name;
   auto orders = policy::NewTenantOrders(options.eviction);
   KV_CHECK(orders.ok());  // the configuration was validated against the same names
   made->orders = *std::move(orders);
-  tenant_by_owner.try_emplace(owner, made->id);
   tenants.push_back(std::move(made));
   return *tenants.back();
 }
 
 TenantState* EngineState::AddRemoved(const tier::OwnerUidHash& owner) {
-  if (tenants.size() >= 2 * kTenantsMax) return nullptr;
   const absl::string_view bytes(reinterpret_cast<const char*>(owner.data()), owner.size());
-  TenantState& tenant = AddTenant(absl::StrCat("~", absl::BytesToHexString(bytes)), owner);
+  TenantState* const tenant = AddPast(owner, absl::StrCat("~", absl::BytesToHexString(bytes)));
+  if (tenant != nullptr) tenant_by_owner.try_emplace(owner, tenant->id);
+  return tenant;
+}
+
+TenantState* EngineState::AddPast(const tier::OwnerUidHash& owner, const std::string& name) {
+  if (tenants.size() >= 2 * kTenantsMax) return nullptr;
+  TenantState& tenant = AddTenant(name, owner);
   RemoveTenant(tenant);
   SetQuotas(tenant);
   return &tenant;
+}
+
+bool EngineState::Forgettable(const TenantState& tenant) const {
+  if (tenant.removed_tick == 0 || !tenant.erased || tenant.dropping || tenant.stats.entries > 0) return false;
+  if (!tenant.over_age.owes_nothing() || !tenant.removal.owes_nothing() || !tenant.waiters.empty()) return false;
+  if (tenant.reads_under_way + tenant.writes_under_way + tenant.takings_under_way + tenant.erases_under_way > 0)
+    return false;
+  for (const TierKind tier : kAllTiers) {
+    if (ledger.account(tenant.id, tier).charged_bytes > 0) return false;
+  }
+  const auto in_use = [this](NamespaceId id) { return ns(id).users > 0; };
+  return tenant.reclaiming_bytes == 0 && std::none_of(tenant.namespaces.begin(), tenant.namespaces.end(), in_use);
+}
+
+void EngineState::Forget(TenantState& tenant) {
+  const TenantId id = tenant.id;
+  for (const NamespaceId space : tenant.namespaces) {
+    namespace_by_digest.erase(std::make_pair(id.value(), ns(space).digest));
+    ns(space) = NamespaceState();
+    free_namespaces.push_back(space);
+  }
+  if (auto it = tenant_by_name.find(tenant.rules.name); it != tenant_by_name.end() && it->second == id)
+    tenant_by_name.erase(it);
+  if (auto it = tenant_by_owner.find(tenant.owner); it != tenant_by_owner.end() && it->second == id)
+    tenant_by_owner.erase(it);
+  for (auto& other : tenants) {
+    for (TierSharing& sharing : other->sharing) {
+      if (sharing.victim == id) sharing.victim = TenantId::None();
+    }
+    for (TenantTierStats& of_tier : other->stats.tiers) {
+      for (policy::Tally& tally : of_tier.drops) {
+        if (tally.last_taker == id) tally.last_taker = TenantId::None();
+      }
+    }
+  }
+  ledger.Forget(id);
+  tenant_by_id[id.value()] = nullptr;
+  free_tenants.push_back(id);
+  std::erase_if(tenants, [&](const auto& each) { return each.get() == &tenant; });
 }
 
 // Guarantees end at once; what it has, it keeps until others want the space or the grace is over.
@@ -109,7 +160,9 @@ void EngineState::ApplyPolicy(std::shared_ptr<const policy::PolicyTable> next) {
     const tier::OwnerUidHash owner = HashOwner(rules.uid);
     TenantState* known = FindOwner(owner);
     const bool same = known != nullptr && (known->removed_tick != 0 || known->rules.name == rules.name);
-    SetRules(same ? *known : AddTenant(rules.name, owner), rules);
+    TenantState& tenant = same ? *known : AddTenant(rules.name, owner);
+    tenant_by_owner.try_emplace(owner, tenant.id);
+    SetRules(tenant, rules);
   }
   for (auto& tenant : tenants) SetQuotas(*tenant);
 }
@@ -121,7 +174,7 @@ bool EngineState::InPolicy(const TenantState& tenant) const {
 
 TenantState* EngineState::FindOwner(const tier::OwnerUidHash& owner) const {
   auto it = tenant_by_owner.find(owner);
-  return it == tenant_by_owner.end() ? nullptr : tenants[it->second.value()].get();
+  return it == tenant_by_owner.end() ? nullptr : tenant_by_id[it->second.value()];
 }
 
 absl::StatusOr<NamespaceId> EngineState::OpenNamespace(TenantId tenant_id, const NamespaceDigest& digest,
@@ -137,14 +190,20 @@ absl::StatusOr<NamespaceId> EngineState::OpenNamespace(TenantId tenant_id, const
         layout.shard_bytes, "): put the page layout into the digest"));
   }
   TenantState& owner = tenant(tenant_id);
-  if (owner.namespaces >= kNamespacesPerTenantMax) {
+  if (owner.namespaces.size() >= kNamespacesPerTenantMax) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("tenant ", owner.rules.name, " has ", owner.namespaces,
+        absl::StrCat("tenant ", owner.rules.name, " has ", owner.namespaces.size(),
                      " namespaces open, the maximum: reuse digests or restart the daemon"));
   }
-  ++owner.namespaces;
-  const NamespaceId id(static_cast<uint32_t>(namespaces.size()));
-  namespaces.push_back({tenant_id, digest, layout});
+  NamespaceId id(static_cast<uint32_t>(namespaces.size()));
+  if (free_namespaces.empty()) {
+    namespaces.emplace_back();
+  } else {
+    id = free_namespaces.back();
+    free_namespaces.pop_back();
+  }
+  ns(id) = {tenant_id, digest, layout};
+  owner.namespaces.push_back(id);
   namespace_by_digest[key] = id;
   for (auto& order : owner.orders.tiers) order->SetRetired(id, true);
   return id;
@@ -338,6 +397,8 @@ EngineStats EngineState::Stats() const {
   EngineStats out;
   for (const auto& tenant : tenants) {
     TenantStats copy = tenant->stats;
+    copy.id = tenant->id;
+    copy.removed = tenant->removed_tick != 0;
     for (TierKind tier : kAllTiers) {
       const policy::Account& account = ledger.account(tenant->id, tier);
       TenantTierStats& tier_stats = copy.tiers[TierIndex(tier)];

@@ -1,13 +1,15 @@
 // What every verb of the engine works on: tenants, namespaces, index, ledger, devices, time. Data with small
 // lookups; the rules that keep it right are in residency.h (copies and orders) and space.h (charges).
 // Confined to the engine loop.
-// Invariants: TenantIds and NamespaceIds are never reused; a tenant's domain has the tenant's number.
+// Invariants: a TenantId or NamespaceId is given again only when nothing is left of who had it, here and in every
+// device; a tenant's domain has the tenant's number.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -44,7 +46,10 @@ class Waiter {
   // Goes on where it stopped. True when it is finished and may be forgotten.
   virtual bool Retry() = 0;
   // Whose work it is; None when it ends by itself.
-  virtual GroupId group() const { return GroupId::None(); }
+  virtual GroupId group() const = 0;
+  // The group has ended, and nobody waits for the answer. Called at most once, out of the queue, right before it is
+  // destroyed.
+  virtual void Cancel() {}
 };
 
 // One tenant's part in the sharing of one tier (shares.h).
@@ -57,6 +62,28 @@ struct TierSharing {
   std::array<uint32_t, policy::kClaimCount> stuck_tick{};
 };
 
+// A receipt of a tenant from the first erased block until it is kept (receipts.h).
+struct OpenReceipt {
+  uint64_t erasure = 0;  // what the catalog has of it; 0: nothing
+  bool running = false;  // a removal that has not ended
+  int64_t before_wall_ms = 0;
+  DeletionReceipt sum;    // not told
+  bool complete = false;  // it may be
+  std::optional<DeletionReceipt> told;
+  bool telling = false;  // whether it is kept is not known yet
+  uint32_t tell_again_tick = 0;
+
+  bool owes_nothing() const {
+    return !running && !complete && !told.has_value() && sum.blocks + sum.bytes() + sum.unerased_blocks == 0;
+  }
+};
+
+// Of an owner, ever.
+struct UnzeroedBlocks {
+  uint64_t erasure = 0;  // what the catalog has of it; 0: nothing
+  uint64_t blocks = 0;
+};
+
 struct TenantState {
   TenantId id;
   policy::TenantRules rules;
@@ -66,21 +93,21 @@ struct TenantState {
   std::array<TierSharing, kTierCount> sharing;
   std::deque<std::unique_ptr<Waiter>> waiters;
   absl::flat_hash_map<uint32_t, uint32_t> growing;  // slot bytes -> DRAM extents being populated
-  uint32_t namespaces = 0;
+  std::vector<NamespaceId> namespaces;
   uint32_t reads_under_way = 0;
   uint32_t writes_under_way = 0;
   uint32_t demotions_under_way = 0;         // of those: writes whose source is wanted as space
+  uint32_t takings_under_way = 0;           // writes of others, whose source it wants
   absl::btree_map<EntryId, uint32_t> pins;  // until tick
   uint64_t pinned_bytes = 0;
   uint32_t empty_ticks = 0;  // how long the domain has had empty extents
   bool memory_open = false;
   uint32_t grow_failed_tick = 0;  // when a populate was last refused: not tried again within that tick
-  uint64_t unzeroed_blocks = 0;   // ever: the device did not take the zeros, so their bytes may still be there
   uint32_t erases_under_way = 0;  // of a removal: transfers it waits for
   bool dropping = false;
   absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> drop_done;
-  DeletionReceipt receipt;   // of the removal under way
   absl::Status drop_status;  // the first thing that went wrong
+  OpenReceipt over_age, removal;
   // Since when no policy names it; 0: one does. It may not grow, holds what it has for a grace, and is erased then.
   uint32_t removed_tick = 0;
   bool erased = false;            // since it was removed
@@ -118,8 +145,8 @@ class EngineState {
   void ApplyPolicy(std::shared_ptr<const policy::PolicyTable> policy);
   // A removed tenant may hold what it holds and no more.
   void SetQuotas(const TenantState& tenant);
-  TenantState& tenant(TenantId id) { return *tenants[id.value()]; }
-  const TenantState& tenant(TenantId id) const { return *tenants[id.value()]; }
+  TenantState& tenant(TenantId id) { return *tenant_by_id[id.value()]; }
+  const TenantState& tenant(TenantId id) const { return *tenant_by_id[id.value()]; }
   NamespaceState& ns(NamespaceId id) { return namespaces[id.value()]; }
   const NamespaceState& ns(NamespaceId id) const { return namespaces[id.value()]; }
   TenantState& TenantOf(const index::Entry& entry) { return tenant(ns(entry.ns).tenant); }
@@ -129,6 +156,12 @@ class EngineState {
   TenantState* FindOwner(const tier::OwnerUidHash& owner) const;
   // Somebody whose blocks are on the disk and whom no policy names: removed as of now. nullptr when there are too many.
   TenantState* AddRemoved(const tier::OwnerUidHash& owner);
+  // The past of an owner: what is to be erased of it, apart from what the same owner has now or gets later. nullptr as
+  // above.
+  TenantState* AddPast(const tier::OwnerUidHash& owner, const std::string& name);
+  // A removed tenant of whom nothing is left, waits or is owed any more: it may be forgotten.
+  bool Forgettable(const TenantState& tenant) const;
+  void Forget(TenantState& tenant);
   // Finds or makes it; a new one has no users yet.
   absl::StatusOr<NamespaceId> OpenNamespace(TenantId tenant, const NamespaceDigest& digest, const ModelLayout& layout);
   // An engine group begins or stops to use it.
@@ -191,8 +224,12 @@ class EngineState {
   policy::QuotaLedger ledger;
   index::PrefixIndex index;
   policy::TtlWheel timers;
-  std::vector<std::unique_ptr<TenantState>> tenants;  // by TenantId
+  std::vector<std::unique_ptr<TenantState>> tenants;  // those there are
+  std::vector<TenantState*> tenant_by_id;             // nullptr: the number is free
+  std::deque<TenantId> free_tenants;                  // numbers, the one that is free for longest first
   std::vector<NamespaceState> namespaces;             // by NamespaceId
+  std::vector<NamespaceId> free_namespaces;
+  absl::flat_hash_map<tier::OwnerUidHash, UnzeroedBlocks> unzeroed;
   absl::flat_hash_map<std::string, TenantId> tenant_by_name;
   absl::flat_hash_map<tier::OwnerUidHash, TenantId> tenant_by_owner;
   absl::flat_hash_map<std::pair<uint32_t, NamespaceDigest>, NamespaceId> namespace_by_digest;
@@ -211,6 +248,7 @@ class EngineState {
   EngineObserver* observer = nullptr;
   uint64_t last_request = kFirstRequest;
   uint64_t last_reservation = 0;
+  uint64_t last_erasure = 0;
   uint64_t held_blocks = 0;  // leases and holds over all entries
   uint64_t reads_under_way = 0;
   uint64_t writes_under_way = 0;

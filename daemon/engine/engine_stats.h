@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/base/ids.h"
 #include "daemon/base/latency_histogram.h"
 #include "daemon/block/tier_kind.h"
 #include "daemon/policy/drop_reason.h"
@@ -41,7 +42,9 @@ struct TenantTierStats {
 };
 
 struct TenantStats {
+  TenantId id;  // given again to another tenant when this one is gone
   std::string name;
+  bool removed = false;  // no policy names it
   std::array<TenantTierStats, kTierCount> tiers;
   uint64_t entries = 0;
   uint64_t lookups = 0;

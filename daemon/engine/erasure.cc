@@ -1,6 +1,5 @@
 #include "daemon/engine/erasure.h"
 
-#include <array>
 #include <utility>
 
 namespace kvartal::engine {
@@ -12,8 +11,8 @@ struct Erasure::Job {
   policy::DropReason reason = policy::DropReason::kMaxAge;
   Done done;
   uint32_t parts = 0;  // under way
-  std::array<bool, kTierCount> zeroed{};
-  Erased erased;
+  Receipts::Copies erased{};
+  absl::Status status;
 };
 
 Erasure::Outcome Erasure::Start(EntryId id, policy::DropReason reason, Done done) {
@@ -49,19 +48,19 @@ bool Erasure::ZeroNvme(const std::shared_ptr<Job>& job) {
 }
 
 void Erasure::EndPart(const std::shared_ptr<Job>& job, TierKind tier, const absl::Status& status) {
-  job->zeroed[TierIndex(tier)] = true;
-  job->erased.status.Update(status);
+  job->erased[TierIndex(tier)] = true;
+  job->status.Update(status);
   if (--job->parts > 0) return;
   --under_way_;
   Entry& erased = state_.index.at(job->id);
   erased.reading = erased.erasing = false;
-  const uint64_t slot_bytes = state_.SlotBytesOf(erased);
+  TenantState& tenant = state_.TenantOf(erased);
+  receipts_.Count(tenant, job->reason, job->id, job->erased, job->status.ok());
+  receipts_.Persist(tenant, job->reason);
   for (TierKind each : kAllTiers) {
-    if (!job->zeroed[TierIndex(each)]) continue;
-    job->erased.bytes += slot_bytes;
-    residency_.DropCopy(job->id, each, job->reason);
+    if (job->erased[TierIndex(each)]) residency_.DropCopy(job->id, each, job->reason);
   }
-  job->done(job->erased);
+  job->done(job->status);
 }
 
 }  // namespace kvartal::engine

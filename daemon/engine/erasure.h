@@ -1,5 +1,5 @@
 // Deletes blocks provably, as maxAge and the removal of a tenant ask for: DRAM zeroed, header and payload on NVMe
-// zeroed, and only then is a slot free again.
+// zeroed, the receipt counts them, and only then are record and slot free again.
 // Confined to the engine loop; the zeroing runs on the memory and disk threads.
 // Invariants: a block being erased counts as moving, so that nobody touches its copies; `done` runs exactly once for
 // what was started.
@@ -10,21 +10,19 @@
 
 #include "absl/functional/any_invocable.h"
 #include "daemon/engine/engine_state.h"
+#include "daemon/engine/receipts.h"
 #include "daemon/engine/residency.h"
 
 namespace kvartal::engine {
 
 class Erasure {
  public:
-  // What became of one block. The entry may be gone.
-  struct Erased {
-    uint64_t bytes = 0;   // of the copies that went, in all tiers
-    absl::Status status;  // not OK: the device did not take the zeros
-  };
-  using Done = absl::AnyInvocable<void(const Erased&)>;
+  // Not OK: the device did not take the zeros. The entry may be gone.
+  using Done = absl::AnyInvocable<void(const absl::Status&)>;
   enum class Outcome : uint8_t { kStarted, kInUse, kQueueFull };
 
-  Erasure(EngineState* state, Residency* residency) : state_(*state), residency_(*residency) {}
+  Erasure(EngineState* state, Residency* residency, Receipts* receipts)
+      : state_(*state), residency_(*residency), receipts_(*receipts) {}
 
   // Erases the copies of a block. Some stay when a queue had no room for them: the caller looks again.
   Outcome Start(EntryId id, policy::DropReason reason, Done done);
@@ -37,6 +35,7 @@ class Erasure {
 
   EngineState& state_;
   Residency& residency_;
+  Receipts& receipts_;
   uint32_t under_way_ = 0;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -21,7 +21,6 @@ void Expiry::Tick() {
     GiveBackIdleExtents(*tenant);
     state_.Wake(*tenant);
   }
-  TellReceipts();
   KeepTime(now_tick);
   state_.stray_bytes_punched += state_.devices.dram->PunchStrayPages();
 }
@@ -101,36 +100,10 @@ bool Expiry::RefreshRecord(EntryId id, uint32_t now_tick) {
 
 void Expiry::EraseOverAge(EntryId id, uint32_t now_tick) {
   TenantState* const tenant = &state_.TenantOf(state_.index.at(id));
-  const int64_t first_commit_ms = state_.WallMsOfTick(state_.index.at(id).first_commit_tick);
   const Erasure::Outcome outcome =
-      erasure_.Start(id, policy::DropReason::kMaxAge, [this, tenant, first_commit_ms](const Erasure::Erased& erased) {
-        OnErased(*tenant, first_commit_ms, erased);
-        state_.Wake(*tenant);
-      });
+      erasure_.Start(id, policy::DropReason::kMaxAge, [this, tenant](const absl::Status&) { state_.Wake(*tenant); });
   // Looked at again even when it was started: a queue may have had no room for one of its copies.
   state_.timers.Schedule(id, now_tick + (outcome == Erasure::Outcome::kQueueFull ? 1 : kTimerBusyTicks));
-}
-
-void Expiry::OnErased(TenantState& tenant, int64_t first_commit_ms, const Erasure::Erased& erased) {
-  auto [it, first] = receipts_.try_emplace(tenant.id);
-  DeletionReceipt& receipt = it->second;
-  if (first) {
-    receipt.tenant = tenant.stats.name;
-    receipt.reason = policy::DropReason::kMaxAge;
-    receipt.oldest_first_commit_ms = first_commit_ms;
-  }
-  ++receipt.blocks;
-  receipt.bytes += erased.bytes;
-  receipt.unerased_blocks += erased.status.ok() ? 0 : 1;
-  tenant.unzeroed_blocks += erased.status.ok() ? 0 : 1;
-  receipt.oldest_first_commit_ms = std::min(receipt.oldest_first_commit_ms, first_commit_ms);
-}
-
-void Expiry::TellReceipts() {
-  for (auto& [tenant, receipt] : std::exchange(receipts_, {})) {
-    receipt.wall_ms = state_.devices.clock->WallMs();
-    if (state_.observer != nullptr) state_.observer->OnDeletion(receipt);
-  }
 }
 
 void Expiry::RearmSome() {

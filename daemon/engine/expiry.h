@@ -6,9 +6,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 
-#include "daemon/engine/deletion_receipt.h"
 #include "daemon/engine/engine_state.h"
 #include "daemon/engine/erasure.h"
 #include "daemon/engine/movement.h"
@@ -39,8 +37,6 @@ class Expiry {
   // The record on disk learns of a pin, and of use when its period of last access is over.
   bool RefreshRecord(EntryId id, uint32_t now_tick);
   void EraseOverAge(EntryId id, uint32_t now_tick);
-  void OnErased(TenantState& tenant, int64_t first_commit_ms, const Erasure::Erased& erased);
-  void TellReceipts();
   void LookAgain(EntryId id, uint32_t now_tick);
   // After a policy that shortened a time: every block of the index, a part a tick.
   void RearmSome();
@@ -56,7 +52,6 @@ class Expiry {
   uint32_t rearm_at_ = 0;
   uint32_t rearm_end_ = 0;
   uint32_t time_kept_tick_ = 0;
-  std::map<TenantId, DeletionReceipt> receipts_;  // since the last tick
 };
 
 }  // namespace kvartal::engine

@@ -47,7 +47,7 @@ void CountEntry(const EngineState& state, EntryId id, std::vector<Counted>* by_t
 
 void CheckInvariants(const EngineState& state) {
   state.ledger.CheckInvariants();
-  std::vector<Counted> by_tenant(state.tenants.size());
+  std::vector<Counted> by_tenant(state.tenant_by_id.size());
   uint64_t holds = 0;
   for (uint32_t number = 0; number < state.index.id_limit(); ++number) {
     if (state.index.IsLive(EntryId(number))) CountEntry(state, EntryId(number), &by_tenant, &holds);

@@ -18,6 +18,11 @@ class LoadOperation::Parked : public Waiter {
     operation_->AnswerIfEnded();
     return true;
   }
+  GroupId group() const override { return operation_->group_; }
+  void Cancel() override {
+    operation_->StopAt(Refusal::kGone);
+    operation_->AnswerIfEnded();
+  }
 
  private:
   const std::shared_ptr<LoadOperation> operation_;

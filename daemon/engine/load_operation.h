@@ -17,10 +17,11 @@ namespace kvartal::engine {
 class LoadOperation {
  public:
   // `cut_short`: why `entries` is less than was asked for, or kNone.
-  LoadOperation(LoadPath* path, TenantState* tenant, std::vector<EntryId> entries, policy::Refusal cut_short,
-                CacheEngine::LoadDone done)
+  LoadOperation(LoadPath* path, TenantState* tenant, GroupId group, std::vector<EntryId> entries,
+                policy::Refusal cut_short, CacheEngine::LoadDone done)
       : path_(*path),
         tenant_(*tenant),
+        group_(group),
         entries_(std::move(entries)),
         done_(std::move(done)),
         in_place_(entries_.size()),
@@ -40,6 +41,7 @@ class LoadOperation {
 
   LoadPath& path_;
   TenantState& tenant_;
+  const GroupId group_;  // whose it is; None: nobody's who could end
   std::vector<EntryId> entries_;
   CacheEngine::LoadDone done_;
   std::vector<bool> in_place_;  // by position: leased in place by this operation

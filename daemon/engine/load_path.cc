@@ -80,13 +80,14 @@ LookupResult LoadPath::Lookup(NamespaceId ns, std::span<const BlockKey> keys, ui
   return result;
 }
 
-void LoadPath::Load(NamespaceId ns, std::vector<EntryId> entries, CacheEngine::LoadDone done) {
+void LoadPath::Load(NamespaceId ns, std::vector<EntryId> entries, CacheEngine::LoadDone done, GroupId group) {
   TenantState& tenant = state_.tenant(state_.ns(ns).tenant);
   size_t kept = 0;
   while (kept < entries.size() && TryKeep({entries[kept], false})) ++kept;
   const Refusal cut_short = kept < entries.size() ? Refusal::kGroupLimit : Refusal::kNone;
   entries.resize(kept);
-  const auto operation = std::make_shared<LoadOperation>(this, &tenant, std::move(entries), cut_short, std::move(done));
+  const auto operation =
+      std::make_shared<LoadOperation>(this, &tenant, group, std::move(entries), cut_short, std::move(done));
   LoadOperation::Start(operation);
 }
 

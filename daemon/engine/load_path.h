@@ -23,7 +23,7 @@ class LoadPath {
 
   LookupResult Lookup(NamespaceId ns, std::span<const BlockKey> keys, uint64_t prompt_tokens, uint64_t request,
                       std::vector<BlockPlace>* places);
-  void Load(NamespaceId ns, std::vector<EntryId> entries, CacheEngine::LoadDone done);
+  void Load(NamespaceId ns, std::vector<EntryId> entries, CacheEngine::LoadDone done, GroupId group);
   void Release(std::span<const Hold> holds);
 
  private:

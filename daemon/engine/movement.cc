@@ -48,6 +48,7 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
   ++tenant.writes_under_way;
   ++state_.writes_under_way;
   if (reason != WriteReason::kWriteThrough) ++tenant.demotions_under_way;
+  if (wanted_by.taker.valid()) ++state_.tenant(wanted_by.taker).takings_under_way;
   return WriteStart::kStarted;
 }
 
@@ -79,7 +80,10 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::
     residency_.DropCopy(id, TierKind::kDram, for_space ? wanted_by : policy::DropCause(policy::DropReason::kIdle));
   }
   // Before the tenant itself, who would fill the slot again that another one is owed.
-  if (wanted_by.taker.valid()) state_.Wake(state_.tenant(wanted_by.taker));
+  if (wanted_by.taker.valid()) {
+    --state_.tenant(wanted_by.taker).takings_under_way;
+    state_.Wake(state_.tenant(wanted_by.taker));
+  }
   state_.Wake(tenant);
 }
 

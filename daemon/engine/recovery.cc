@@ -1,5 +1,7 @@
 #include "daemon/engine/recovery.h"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "daemon/base/check.h"
@@ -11,6 +13,7 @@ void Recovery::Start(absl::AnyInvocable<void(absl::Status)> done) {
   if (state_.devices.nvme == nullptr) return done(absl::OkStatus());
   done_ = std::move(done);
   state_.recovering = true;
+  ResumeErasures();
   const bool catalog_lost = state_.devices.catalog->was_empty();
   const Source source = catalog_lost ? Source::kHeaders : Source::kCatalog;
   auto batch = [this, source](const std::vector<tier::CatalogRecord>& records) { AdoptBatch(records, source); };
@@ -20,13 +23,87 @@ void Recovery::Start(absl::AnyInvocable<void(absl::Status)> done) {
         "no NVMe catalog yet: looking for blocks in the headers of the file (none on a new file)");
     state_.devices.nvme->ScanHeaders(std::move(batch), std::move(end));
   } else {
-    state_.devices.catalog->Load(std::move(batch), std::move(end));
+    state_.devices.catalog->Load(std::move(batch), [this](absl::Status status) { LookForOwed(std::move(status)); });
   }
+}
+
+void Recovery::ResumeErasures() {
+  using Kind = tier::ErasureRecord::Kind;
+  const std::vector<tier::ErasureRecord> erasures = state_.devices.catalog->open_erasures();
+  for (const tier::ErasureRecord& erasure : erasures) state_.last_erasure = std::max(state_.last_erasure, erasure.id);
+  for (const tier::ErasureRecord& erasure : erasures) {
+    if (erasure.kind == Kind::kUnzeroed) state_.unzeroed[erasure.owner] = {erasure.id, erasure.unzeroed_blocks};
+    if (erasure.kind == Kind::kRemoval) removal_.Resume(erasure);
+    if (erasure.kind != Kind::kMaxAge) continue;
+    TenantState* tenant = state_.FindOwner(erasure.owner);
+    if (tenant == nullptr) tenant = state_.AddRemoved(erasure.owner);
+    if (tenant != nullptr) receipts_.Resume(*tenant, erasure);
+  }
+}
+
+// Data goes to disk before its record, and a process may end in between: a removal it had begun owes those bytes, too.
+void Recovery::LookForOwed(absl::Status loaded) {
+  if (removal_.owed().empty()) return Finish(std::move(loaded));
+  state_.devices.nvme->ScanHeaders(
+      [this](const std::vector<tier::CatalogRecord>& records) {
+        for (const tier::CatalogRecord& record : records) {
+          TenantState* const past = removal_.Owing(record.header, record.condemned);
+          if (past != nullptr) AdoptOwed(*past, record, Source::kHeaders);
+        }
+      },
+      [this, loaded = std::move(loaded)](const absl::Status& scanned) mutable {
+        // What was not seen is not certified.
+        for (const TenantId id : removal_.owed()) {
+          if (!scanned.ok() || !loaded.ok())
+            receipts_.NoteUnzeroed(state_.tenant(id).owner, state_.tenant(id).stats.name);
+        }
+        Finish(std::move(loaded));
+      });
+}
+
+void Recovery::AdoptOwed(TenantState& past, const tier::CatalogRecord& record, Source source) {
+  const Adopted adopted = AdoptToErase(past, record);
+  if (adopted == Adopted::kTaken) ++owed_;
+  if (adopted == Adopted::kNoRoom) receipts_.NoteUnzeroed(past.owner, past.stats.name);
+  // A header that was found beside its record is no news.
+  if (adopted != Adopted::kTaken && source == Source::kCatalog) state_.devices.catalog->Delete(record.slot);
+}
+
+// Nobody will ask for it: it is known by its slot alone.
+Recovery::Adopted Recovery::AdoptToErase(TenantState& past, const tier::CatalogRecord& record) {
+  const tier::BlockIdentity& identity = record.header.identity;
+  const ModelLayout layout{identity.tokens_per_block, identity.shard_count, identity.shard_bytes};
+  const auto ns = state_.OpenNamespace(past.id, identity.digest, layout);
+  if (!ns.ok() || layout.SlotBytes() != identity.payload_bytes) return Adopted::kNoRoom;
+  if (const Adopted adopted = TakeSlot(past, record); adopted != Adopted::kTaken) return adopted;
+  BlockKey key;
+  const uint32_t slot = record.slot.value();
+  std::memcpy(key.bytes.data(), &slot, sizeof(slot));
+  const EntryId id = state_.index.Insert(*ns, key, EntryId::None(), 0);
+  ++past.stats.entries;
+  residency_.AdoptOnNvme(id, record.slot, state_.TickOfWallMs(record.header.first_commit_ms),
+                         state_.TickOfWallMs(record.header.last_access_ms));
+  return Adopted::kTaken;
+}
+
+Recovery::Adopted Recovery::TakeSlot(const TenantState& tenant, const tier::CatalogRecord& record) {
+  const uint32_t payload_bytes = record.header.identity.payload_bytes;
+  tier::NvmeTier& nvme = *state_.devices.nvme;
+  if (!nvme.Adopt(tenant.domain(), record.slot, payload_bytes, record.header.generation)) return Adopted::kGivenUp;
+  if (state_.ledger.Adopt(tenant.id, TierKind::kNvme, payload_bytes + kNvmeHeaderBytes)) return Adopted::kTaken;
+  nvme.Give(tenant.domain(), record.slot);
+  nvme.Shrink(tenant.domain(), 0, [] {});
+  return Adopted::kNoRoom;
 }
 
 void Recovery::AdoptBatch(const std::vector<tier::CatalogRecord>& records, Source source) {
   for (const tier::CatalogRecord& record : records) {
-    if (!AdoptOne(record)) {
+    if (TenantState* const past = removal_.Owing(record.header, record.condemned); past != nullptr) {
+      AdoptOwed(*past, record, source);
+      continue;
+    }
+    if (record.condemned) receipts_.NoteUnzeroed(record.header.identity.owner, "");  // there are too many tenants
+    if (record.condemned || !AdoptOne(record)) {
       ++forgotten_;
       state_.devices.catalog->Delete(record.slot);
       continue;
@@ -57,12 +134,7 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record) {
   const bool over_age = policy::OverAge(tenant->rules, ages, now_tick);
   if (!over_age && !pinned && policy::Expired(tenant->rules, ages, TierKind::kNvme, now_tick)) return false;
 
-  const uint64_t slot_charge = identity.payload_bytes + kNvmeHeaderBytes;
-  if (!state_.ledger.Adopt(tenant->id, TierKind::kNvme, slot_charge)) return false;
-  if (!state_.devices.nvme->Adopt(tenant->domain(), record.slot, identity.payload_bytes, record.header.generation)) {
-    state_.ledger.Refund(tenant->id, TierKind::kNvme, slot_charge);
-    return false;
-  }
+  if (TakeSlot(*tenant, record) != Adopted::kTaken) return false;
   const EntryId parent = ParentFor(*ns, id, identity);
   if (!id.valid()) {
     id = state_.index.Insert(*ns, identity.key, parent, identity.depth);
@@ -91,10 +163,11 @@ EntryId Recovery::ParentFor(NamespaceId ns, EntryId id, const tier::BlockIdentit
 
 void Recovery::Finish(absl::Status status) {
   state_.recovering = false;
+  removal_.EndResume();
   // Removed tenants got back what they had, and may not grow beyond it.
   for (const auto& tenant : state_.tenants) state_.SetQuotas(*tenant);
   Log(LogLevel::kInfo, "engine", "recovered ", adopted_, " blocks from NVMe, forgot ", forgotten_, "; ", pinned_,
-      " are pinned, ", unpinned_, " no longer");
+      " are pinned, ", unpinned_, " no longer; ", owed_, " are to be erased");
   state_.WakeAll();
   done_(std::move(status));
 }

@@ -3,7 +3,8 @@
 // Confined to the engine loop; records arrive in batches, lookups are served meanwhile.
 // Invariants: NVMe is charged to nobody new until every surviving block is charged; a block that no longer fits its
 // tenant's limit, or has been idle for too long, is forgotten, never squeezed in. What is over age, or of a tenant that
-// no policy names any more, is charged as well, served to nobody, and erased in its turn.
+// no policy names any more, is charged as well, served to nobody, and erased in its turn; so is what the process before
+// this one had promised to erase, found by its record or by its header.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +13,22 @@
 #include "daemon/engine/engine_state.h"
 #include "daemon/engine/movement.h"
 #include "daemon/engine/pins.h"
+#include "daemon/engine/receipts.h"
+#include "daemon/engine/removal.h"
 #include "daemon/engine/residency.h"
 
 namespace kvartal::engine {
 
 class Recovery {
  public:
-  Recovery(EngineState* state, Residency* residency, Movement* movement, Pins* pins)
-      : state_(*state), residency_(*residency), movement_(*movement), pins_(*pins) {}
+  Recovery(EngineState* state, Residency* residency, Movement* movement, Pins* pins, Removal* removal,
+           Receipts* receipts)
+      : state_(*state),
+        residency_(*residency),
+        movement_(*movement),
+        pins_(*pins),
+        removal_(*removal),
+        receipts_(*receipts) {}
 
   void Start(absl::AnyInvocable<void(absl::Status)> done);
 
@@ -27,6 +36,17 @@ class Recovery {
   enum class Source : uint8_t { kCatalog, kHeaders };
   void AdoptBatch(const std::vector<tier::CatalogRecord>& records, Source source);
   bool AdoptOne(const tier::CatalogRecord& record);
+  // What the process before this one owed when it ended.
+  void ResumeErasures();
+  enum class Adopted : uint8_t {
+    kTaken,
+    kGivenUp,  // its place is others' now, or none: whoever had it gave it up before
+    kNoRoom,
+  };
+  void AdoptOwed(TenantState& past, const tier::CatalogRecord& record, Source source);
+  Adopted TakeSlot(const TenantState& tenant, const tier::CatalogRecord& record);
+  Adopted AdoptToErase(TenantState& past, const tier::CatalogRecord& record);
+  void LookForOwed(absl::Status loaded);
   // The entry to hang a block under whose own entry is `id` (None: it has none yet). None when there is nothing to
   // link.
   EntryId ParentFor(NamespaceId ns, EntryId id, const tier::BlockIdentity& identity);
@@ -36,9 +56,12 @@ class Recovery {
   Residency& residency_;
   Movement& movement_;
   Pins& pins_;
+  Removal& removal_;
+  Receipts& receipts_;
   absl::AnyInvocable<void(absl::Status)> done_;
   uint64_t adopted_ = 0;
   uint64_t forgotten_ = 0;
+  uint64_t owed_ = 0;  // to erasures that a restart cut short
   uint64_t pinned_ = 0;
   uint64_t unpinned_ = 0;  // a pin on disk that was over, or that the guarantee no longer covers
 };

@@ -14,15 +14,19 @@ void Removal::Start(TenantState& tenant, absl::AnyInvocable<void(absl::StatusOr<
   if (tenant.dropping)
     return done(absl::AlreadyExistsError("this tenant is being erased already: wait for that to end"));
   tenant.dropping = true;
-  tenant.receipt = DeletionReceipt{.tenant = tenant.stats.name, .reason = policy::DropReason::kRemoved};
+  // On the clock that blocks are dated by, and after the newest of them.
+  receipts_.Open(tenant, state_.WallMsOfTick(state_.NowTick() + 1));
   tenant.drop_status = absl::OkStatus();
   tenant.drop_done = std::move(done);
   if (tenant.history() != nullptr) *tenant.history() = {};
   pins_.EndAll(tenant);
   if (state_.devices.catalog == nullptr) return Continue(tenant);
-  tenant.erases_under_way = 1;  // the tombstone
-  // On the clock that blocks are dated by, and after the newest of them.
-  state_.devices.catalog->PutTombstone(tenant.owner, state_.WallMsOfTick(state_.NowTick() + 1),
+  PutTombstone(tenant);
+}
+
+void Removal::PutTombstone(TenantState& tenant) {
+  tenant.erases_under_way = 1;
+  state_.devices.catalog->PutTombstone(tenant.owner, tenant.removal.before_wall_ms,
                                        [this, owner = &tenant](absl::Status status) {
                                          Note(*owner, "the tombstone was not persisted", status);
                                          --owner->erases_under_way;
@@ -40,35 +44,71 @@ void Removal::Tick() {
       StartRemoved(*tenant);
     }
   }
+  ForgetGone();
+}
+
+void Removal::ForgetGone() {
+  if (state_.recovering) return;
+  for (size_t i = 0; i < state_.tenants.size();) {
+    TenantState& tenant = *state_.tenants[i];
+    if (state_.Forgettable(tenant) && state_.devices.dram->CloseDomain(tenant.domain())) {
+      state_.Forget(tenant);
+    } else {
+      ++i;
+    }
+  }
 }
 
 void Removal::StartRemoved(TenantState& tenant) {
-  Start(tenant, [this, owner = &tenant](const absl::StatusOr<uint64_t>& bytes) {
-    if (owner->removed_tick == 0) return;  // it came back meanwhile, and begins anew
-    owner->erased = bytes.ok();
+  Start(tenant, [owner = &tenant](const absl::StatusOr<uint64_t>& bytes) {
     if (bytes.ok()) {
       Log(LogLevel::kInfo, "engine", "removed tenant ", owner->stats.name, " is erased: ", *bytes, " bytes");
     } else {
-      owner->removed_tick = state_.NowTick();
       Log(LogLevel::kError, "engine", "removed tenant ", owner->stats.name,
-          " is not erased in full, trying again later: ", bytes.status().message());
+          " is not erased in full: ", bytes.status().message());
     }
   });
+}
+
+TenantState* Removal::Resume(const tier::ErasureRecord& record) {
+  TenantState* const past = state_.AddPast(record.owner, absl::StrCat(record.tenant, "~erasing-", record.id));
+  if (past == nullptr) {
+    Log(LogLevel::kError, "engine", "no room to go on erasing tenant ", record.tenant, ": at the next start");
+    return nullptr;
+  }
+  past->dropping = true;
+  past->drop_done = [was = record.tenant](const absl::StatusOr<uint64_t>& bytes) {
+    Log(bytes.ok() ? LogLevel::kInfo : LogLevel::kError, "engine", "the erasure of tenant ", was,
+        " that a restart cut short is at its end: ", bytes.ok() ? "all is erased" : bytes.status().message());
+  };
+  receipts_.Resume(*past, record);
+  owed_.push_back(past->id);
+  PutTombstone(*past);
+  return past;
+}
+
+TenantState* Removal::Owing(const tier::BlockHeader& header, bool condemned) {
+  TenantState* of_owner = nullptr;
+  for (const TenantId id : owed_) {
+    TenantState& past = state_.tenant(id);
+    if (past.owner != header.identity.owner) continue;
+    if (header.first_commit_ms < past.removal.before_wall_ms) return &past;
+    of_owner = &past;
+  }
+  if (!condemned || of_owner != nullptr) return condemned ? of_owner : nullptr;
+  // Its removal was at an end, or is of a time that kept no note of it: what came late is erased all the same.
+  const TenantState* const now = state_.FindOwner(header.identity.owner);
+  return Resume({.id = ++state_.last_erasure,
+                 .kind = tier::ErasureRecord::Kind::kRemoval,
+                 .owner = header.identity.owner,
+                 .tenant = now != nullptr ? now->stats.name : "",
+                 .before_wall_ms = header.first_commit_ms + 1});
 }
 
 void Removal::Note(TenantState& tenant, const char* what, const absl::Status& status) {
   if (status.ok() || !tenant.drop_status.ok()) return;
   tenant.drop_status = absl::Status(status.code(), absl::StrCat("tenant ", tenant.rules.name, ": ", what, ": ",
                                                                 status.message(), "; repeat the drop"));
-}
-
-// A block with copies in two tiers goes in two steps, and counts with its last.
-void Removal::NoteBlock(TenantState& tenant, EntryId id) {
-  const Entry& entry = state_.index.at(id);
-  const int64_t first_ms = state_.WallMsOfTick(entry.first_commit_tick);
-  int64_t& oldest_ms = tenant.receipt.oldest_first_commit_ms;
-  oldest_ms = oldest_ms == 0 ? first_ms : std::min(oldest_ms, first_ms);
-  if (!entry.resident(TierKind::kDram) || !entry.resident(TierKind::kNvme)) ++tenant.receipt.blocks;
 }
 
 EntryId Removal::NextBlock(TenantState& tenant, TierKind tier) const {
@@ -78,13 +118,16 @@ EntryId Removal::NextBlock(TenantState& tenant, TierKind tier) const {
 void Removal::Continue(TenantState& tenant) {
   // What recovery still brings is to be erased, too.
   if (!tenant.dropping || state_.recovering) return;
-  for (uint32_t dropped = 0; dropped < kDropBlocksPerTurn; ++dropped) {
+  uint32_t dropped = 0;
+  for (; dropped < kDropBlocksPerTurn; ++dropped) {
     const EntryId id = NextBlock(tenant, TierKind::kDram);
     if (!id.valid()) break;
-    NoteBlock(tenant, id);
-    tenant.receipt.bytes += state_.SlotBytesOf(state_.index.at(id));
+    Receipts::Copies punched{};
+    punched[TierIndex(TierKind::kDram)] = true;
+    receipts_.Count(tenant, policy::DropReason::kRemoved, id, punched, true);
     residency_.DropCopy(id, TierKind::kDram, policy::DropReason::kRemoved);
   }
+  if (dropped > 0) receipts_.Persist(tenant, policy::DropReason::kRemoved);
   space_.GiveBackEmpty(tenant);
   while (EraseOneFromNvme(tenant)) {
   }
@@ -94,35 +137,32 @@ void Removal::Continue(TenantState& tenant) {
 
 void Removal::Finish(TenantState& tenant) {
   tenant.dropping = false;
-  tenant.receipt.tenant = tenant.stats.name;  // by now its old one may be somebody else's
-  // Also what an earlier drop, or maxAge, failed at: no receipt may say that it is gone.
-  tenant.receipt.unerased_blocks = tenant.unzeroed_blocks;
-  if (tenant.unzeroed_blocks > 0) {
-    Note(tenant, "blocks that could not be zeroed",
-         absl::DataLossError(absl::StrCat(tenant.unzeroed_blocks,
-                                          " since the start of the daemon; their bytes may still "
-                                          "be on the device until it is overwritten or replaced")));
+  // Without its tombstone it is begun again after another grace. What could not be zeroed cannot be tried again.
+  if (tenant.removed_tick != 0) {
+    tenant.erased = tenant.drop_status.ok();
+    if (!tenant.erased) tenant.removed_tick = state_.NowTick();
   }
-  tenant.receipt.wall_ms = state_.devices.clock->WallMs();
-  if (state_.observer != nullptr) state_.observer->OnDeletion(tenant.receipt);
+  const DeletionReceipt receipt = receipts_.Close(tenant);
+  if (receipt.unerased_blocks > 0) {
+    Note(tenant, "blocks that could not be zeroed",
+         absl::DataLossError(absl::StrCat(receipt.unerased_blocks,
+                                          " so far; their bytes may still be on the device until it is overwritten or "
+                                          "replaced")));
+  }
   auto done = std::move(tenant.drop_done);
   if (!tenant.drop_status.ok()) return done(tenant.drop_status);
-  done(tenant.receipt.bytes);
+  done(receipt.bytes());
 }
 
 bool Removal::EraseOneFromNvme(TenantState& tenant) {
   const EntryId id = NextBlock(tenant, TierKind::kNvme);
   if (!id.valid() || state_.index.at(id).resident(TierKind::kDram)) return false;
   const Erasure::Outcome outcome =
-      erasure_.Start(id, policy::DropReason::kRemoved, [this, owner = &tenant](const Erasure::Erased& erased) {
-        Note(*owner, "a block could not be zeroed on NVMe", erased.status);
-        owner->receipt.bytes += erased.status.ok() ? erased.bytes : 0;
-        owner->unzeroed_blocks += erased.status.ok() ? 0 : 1;
+      erasure_.Start(id, policy::DropReason::kRemoved, [this, owner = &tenant](const absl::Status&) {
         --owner->erases_under_way;
         Continue(*owner);
       });
   if (outcome != Erasure::Outcome::kStarted) return false;  // the next completion or tick goes on
-  NoteBlock(tenant, id);
   ++tenant.erases_under_way;
   return true;
 }

@@ -291,7 +291,7 @@ void Residency::EraseIfGone(EntryId id) {
 
 bool Residency::Evictable(EntryId id, TierKind tier) const {
   const Entry& entry = state_.index.at(id);
-  if (!Movable(id)) return false;
+  if (!Movable(id) || state_.TenantOf(entry).dropping) return false;
   if (state_.TenantOf(entry).rules.max_age_ms > 0 && state_.OverAge(id, state_.NowTick())) return false;
   if (entry.hold_count == 0) return true;
   for (TierKind other : kAllTiers) {

@@ -42,7 +42,7 @@ class Residency {
   void EraseIfGone(EntryId id);
 
   // May its copy in `tier` be taken for space? Not when the block is leased, pinned or moving, not the last copy of a
-  // block that somebody holds, and not what is over age: that is erased, which eviction does not do.
+  // block that somebody holds, and not what is over age or of a tenant that is erased: eviction zeroes nothing.
   bool Evictable(EntryId id, TierKind tier) const;
   // Is `first` the less valuable of two blocks, as the order of `tier` sees it?
   bool GoesBefore(EntryId first, EntryId second, TierKind tier) const;

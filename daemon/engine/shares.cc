@@ -103,11 +103,13 @@ TenantState* Shares::Victim(TenantState& taker, TierKind tier, Claim claim) {
   std::vector<bool> may_give;
   standings.reserve(state_.tenants.size());
   may_give.reserve(state_.tenants.size());
+  size_t taker_at = 0;
   for (const auto& tenant : state_.tenants) {
+    if (tenant.get() == &taker) taker_at = standings.size();
     standings.push_back(StandingOf(*tenant, tier));
     may_give.push_back(tenant->shared(tier).stuck_tick[static_cast<size_t>(claim)] != now_tick);
   }
-  const auto chosen = policy::ChooseVictim(standings, taker.id.value(), claim, may_give);
+  const auto chosen = policy::ChooseVictim(standings, taker_at, claim, may_give);
   sharing.victim = chosen.has_value() ? state_.tenants[*chosen]->id : TenantId::None();
   return chosen.has_value() ? state_.tenants[*chosen].get() : nullptr;
 }

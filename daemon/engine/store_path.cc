@@ -1,6 +1,7 @@
 #include "daemon/engine/store_path.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -273,16 +274,27 @@ void StorePath::AbortOverdue() {
       overdue.emplace_back(reservation, filling.group);
   }
   std::sort(overdue.begin(), overdue.end());
-  for (const auto& [reservation, group] : overdue) Abort(group, reservation);
+  for (const auto& [reservation, group] : overdue) {
+    // One of them may have let a waiting Reserve go on, and that ended others.
+    if (Abort(group, reservation) && state_.observer != nullptr) state_.observer->OnFillEnded(group, reservation);
+  }
 }
 
 size_t StorePath::AbortGroup(GroupId group) {
+  std::vector<std::unique_ptr<Waiter>> ended;
   for (auto& tenant : state_.tenants) {
     auto& waiters = tenant->waiters;
-    const auto gone = std::remove_if(waiters.begin(), waiters.end(),
-                                     [&](const std::unique_ptr<Waiter>& waiter) { return waiter->group() == group; });
-    state_.waiting -= static_cast<uint64_t>(waiters.end() - gone);
+    const auto gone = std::stable_partition(waiters.begin(), waiters.end(), [&](const std::unique_ptr<Waiter>& waiter) {
+      return waiter->group() != group;
+    });
+    std::move(gone, waiters.end(), std::back_inserter(ended));
     waiters.erase(gone, waiters.end());
+  }
+  state_.waiting -= ended.size();
+  // Out of the queue first: what they give back may let others go on.
+  for (std::unique_ptr<Waiter>& waiter : ended) {
+    waiter->Cancel();
+    waiter.reset();
   }
   auto it = state_.fillings_by_group.find(group);
   if (it == state_.fillings_by_group.end()) return 0;

@@ -99,6 +99,14 @@ bool QuotaLedger::Adopt(TenantId tenant, TierKind tier, uint64_t bytes) {
   return true;
 }
 
+void QuotaLedger::Forget(TenantId tenant) {
+  for (TierKind tier : kAllTiers) {
+    Account& account = MutableAccount(tenant, tier);
+    KV_CHECK(account.charged_bytes == 0);
+    account = Account();
+  }
+}
+
 const Account& QuotaLedger::account(TenantId tenant, TierKind tier) const {
   KV_CHECK(tenant.value() < accounts_.size());
   return accounts_[tenant.value()][TierIndex(tier)];

@@ -76,6 +76,9 @@ class QuotaLedger {
   // Recovery: bytes that exist already. False (nothing charged) when it would break limit or capacity.
   [[nodiscard]] bool Adopt(TenantId tenant, TierKind tier, uint64_t bytes);
 
+  // Its number may be another tenant's from now on. REQUIRES: nothing is charged to it.
+  void Forget(TenantId tenant);
+
   const Account& account(TenantId tenant, TierKind tier) const;
   uint64_t capacity_bytes(TierKind tier) const { return tiers_[TierIndex(tier)].capacity_bytes; }
   uint64_t reclaiming_bytes(TierKind tier) const { return tiers_[TierIndex(tier)].reclaiming_bytes; }

@@ -45,7 +45,8 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(config::NodeConfig config) {
   std::unique_ptr<Node> node(new Node(std::move(config)));
   KV_ASSIGN_OR_RETURN(node->policy_, NodePolicy::Load(node->config_, &node->clock_));
   KV_RETURN_IF_ERROR(node->CheckDoorsFree());
-  KV_ASSIGN_OR_RETURN(node->audit_, NodeAudit::Open(node->config_.audit_log, &node->clock_));
+  KV_ASSIGN_OR_RETURN(node->loop_, EventLoop::Create(&node->clock_));
+  KV_ASSIGN_OR_RETURN(node->audit_, NodeAudit::Open(node->config_.audit_log, &node->clock_, node->loop_.get()));
   KV_RETURN_IF_ERROR(node->MakeParts());
   KV_RETURN_IF_ERROR(node->OpenDoors());
   node->StartMetrics();
@@ -70,7 +71,6 @@ absl::Status Node::CheckDoorsFree() const {
 }
 
 absl::Status Node::MakeParts() {
-  KV_ASSIGN_OR_RETURN(loop_, EventLoop::Create(&clock_));
   memory_ = device::NewMemfdMemory(loop_.get());
   dram_ = std::make_unique<tier::DramTier>(memory_.get(), config_.dram_bytes);
   if (!config_.nvme.empty()) {
@@ -92,7 +92,9 @@ absl::Status Node::MakeParts() {
   }
   attach_ = std::make_unique<attach::AttachServer>(AttachOptionsOf(config_), loop_.get(), &clock_, engine_.get());
   attach_->SetDoorObserver([this](const attach::DoorEvent& event) { audit_->Door(event); });
-  attach_->SetDeletionObserver([this](const engine::DeletionReceipt& receipt) { audit_->Deleted(receipt); });
+  attach_->SetDeletionObserver([this](const engine::DeletionReceipt& receipt, absl::AnyInvocable<void(bool)> kept) {
+    audit_->Deleted(receipt, std::move(kept));
+  });
   audit_->InForce(*policy_->table());
   policy_->Watch(loop_.get(), [this](const absl::Status& status) { OnPolicyRead(status); });
   parts_.config = &config_;

@@ -70,8 +70,8 @@ class Node : private control::AdminBackend {
   std::vector<absl::AnyInvocable<void()>> waiting_for_drain_;
 
   // Each may use those before it.
-  std::unique_ptr<NodeAudit> audit_;
   std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<NodeAudit> audit_;
   std::unique_ptr<NodePolicy> policy_;
   std::unique_ptr<device::HostMemory> memory_;
   std::unique_ptr<tier::DramTier> dram_;

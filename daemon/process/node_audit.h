@@ -6,8 +6,10 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/any_invocable.h"
 #include "daemon/attach/attach_stats.h"
 #include "daemon/base/clock.h"
+#include "daemon/base/event_loop.h"
 #include "daemon/base/status.h"
 #include "daemon/control/audit_log.h"
 #include "daemon/engine/deletion_receipt.h"
@@ -17,15 +19,17 @@ namespace kvartal::process {
 
 class NodeAudit {
  public:
-  // `path` "": off.
-  static absl::StatusOr<std::unique_ptr<NodeAudit>> Open(const std::string& path, const Clock* clock);
+  // `path` "": off. Both outlive it.
+  static absl::StatusOr<std::unique_ptr<NodeAudit>> Open(const std::string& path, const Clock* clock,
+                                                         Executor* executor);
 
   void Door(const attach::DoorEvent& event);
   void InForce(const policy::PolicyTable& table);
   void Refused(const policy::PolicyTable& in_force, const absl::Status& why);
   void DropAsked(const std::string& tenant);
   void DropFailed(const std::string& tenant, const absl::Status& why);
-  void Deleted(const engine::DeletionReceipt& receipt);
+  // `kept` is run on the executor; where there is no log it is kept by being told.
+  void Deleted(const engine::DeletionReceipt& receipt, absl::AnyInvocable<void(bool)> kept);
   void Reopen();
 
   uint64_t written() const { return log_ == nullptr ? 0 : log_->written(); }
@@ -33,10 +37,11 @@ class NodeAudit {
   uint64_t lost() const { return log_ == nullptr ? 0 : log_->lost(); }
 
  private:
-  explicit NodeAudit(std::unique_ptr<control::AuditLog> log) : log_(std::move(log)) {}
+  NodeAudit(std::unique_ptr<control::AuditLog> log, Executor* executor) : log_(std::move(log)), executor_(executor) {}
   void Write(control::AuditEvent event);
 
-  std::unique_ptr<control::AuditLog> log_;
+  const std::unique_ptr<control::AuditLog> log_;
+  Executor* const executor_;
   std::string version_;  // of the last policy told of: reading the same again is no event
 };
 

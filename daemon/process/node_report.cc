@@ -39,12 +39,11 @@ std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const 
   return tiers;
 }
 
-// The engine remembers every tenant it ever had. One that is gone from the policy is shown while it still holds bytes.
-engine::EngineStats ShownStats(const NodeParts& parts, engine::EngineStats stats) {
-  const auto is_history = [&](const engine::TenantStats& tenant) {
-    if (parts.policy->table()->FindByName(tenant.name) != nullptr) return false;
-    return std::all_of(tenant.tiers.begin(), tenant.tiers.end(),
-                       [](const engine::TenantTierStats& tier) { return tier.charged_bytes == 0; });
+// A tenant that is gone from the policy is shown while it still holds bytes.
+engine::EngineStats ShownStats(engine::EngineStats stats) {
+  const auto is_history = [](const engine::TenantStats& tenant) {
+    return tenant.removed && std::all_of(tenant.tiers.begin(), tenant.tiers.end(),
+                                         [](const engine::TenantTierStats& tier) { return tier.charged_bytes == 0; });
   };
   stats.tenants.erase(std::remove_if(stats.tenants.begin(), stats.tenants.end(), is_history), stats.tenants.end());
   return stats;
@@ -73,10 +72,10 @@ control::NodeView ViewOf(const NodeParts& parts) {
   view.wall_ms = parts.clock->WallMs();
   view.policy = parts.policy->table();
   engine::EngineStats stats = parts.engine->stats();
-  for (const engine::TenantStats& tenant : stats.tenants) view.tenant_names.push_back(tenant.name);
-  view.engine = ShownStats(parts, std::move(stats));
+  for (const engine::TenantStats& tenant : stats.tenants) view.tenant_names[tenant.id] = tenant.name;
+  view.engine = ShownStats(std::move(stats));
   for (const engine::TenantStats& tenant : view.engine.tenants) {
-    if (parts.policy->table()->FindByName(tenant.name) == nullptr) view.removed_tenants.insert(tenant.name);
+    if (tenant.removed) view.removed_tenants.insert(tenant.name);
   }
   view.tiers = TiersOf(parts, view.engine);
   attach::AttachStats attach = parts.attach->stats();
@@ -112,7 +111,7 @@ control::NodeView ViewOf(const NodeParts& parts) {
 
 telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {
   telemetry::NodeMetrics metrics;
-  metrics.engine = ShownStats(parts, parts.engine->stats());
+  metrics.engine = ShownStats(parts.engine->stats());
   metrics.attach = parts.attach->stats();
   const std::array<control::TierView, kTierCount> tiers = TiersOf(parts, metrics.engine);
   for (size_t i = 0; i < kTierCount; ++i) {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "daemon/base/limits.h"
 #include "daemon/telemetry/metric_names.h"
@@ -107,7 +108,12 @@ std::vector<Line> ShownTenants(const NodeMetrics& metrics) {
   other.labels = TenantLabels(kOtherTenants);
   std::unordered_map<std::string_view, uint64_t> sessions_by_tenant;
   for (const attach::SessionInfo& session : metrics.attach.session_list) ++sessions_by_tenant[session.tenant];
-  for (const TenantStats& tenant : metrics.engine.tenants) {
+  // Those that are on their way out fold first.
+  std::vector<const TenantStats*> tenants;
+  for (const TenantStats& tenant : metrics.engine.tenants) tenants.push_back(&tenant);
+  std::stable_partition(tenants.begin(), tenants.end(), [](const TenantStats* tenant) { return !tenant->removed; });
+  for (const TenantStats* each : tenants) {
+    const TenantStats& tenant = *each;
     const auto it = sessions_by_tenant.find(tenant.name);
     const uint64_t sessions = it == sessions_by_tenant.end() ? 0 : it->second;
     if (lines.size() < kMetricTenantsMax) {

@@ -105,6 +105,18 @@ absl::Status DramTier::OpenDomain(DomainId id) {
   return absl::OkStatus();
 }
 
+bool DramTier::CloseDomain(DomainId id) {
+  if (arena(id) == nullptr) return true;
+  const Domain& domain = Find(id);
+  const auto of_domain = [&](const Reclaim& reclaim) { return reclaim.domain == &domain; };
+  const bool busy = domain.granted_bytes + domain.growing_bytes + domain.reclaiming_bytes > 0 ||
+                    domain.stray_punch_under_way || std::any_of(reclaims_.begin(), reclaims_.end(), of_domain) ||
+                    std::any_of(failed_reclaims_.begin(), failed_reclaims_.end(), of_domain);
+  if (busy) return false;
+  domains_[id.value()].reset();
+  return true;
+}
+
 DramTier::Domain& DramTier::Find(DomainId id) const {
   KV_CHECK(id.valid() && id.value() < domains_.size() && domains_[id.value()] != nullptr);
   return *domains_[id.value()];
@@ -431,6 +443,8 @@ bool DramTier::Zero(DomainId id, SlotId slot, absl::AnyInvocable<void()> done) {
   Domain& domain = Find(id);
   const DramExtent* const extent = domain.ExtentAt(OffsetOf(slot));
   KV_CHECK(extent != nullptr);
+  // A reader whose lease has ended must not take the zeros for the block.
+  domain.arena->generations()[slot.value()].fetch_add(1, std::memory_order_seq_cst);
   return domain.arena
       ->Zero(OffsetOf(slot), extent->slot_bytes(),
              [weak = std::weak_ptr<DramTier*>(self_), zeroed = std::move(done)](const absl::Status& status) mutable {

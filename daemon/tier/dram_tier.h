@@ -1,7 +1,7 @@
 // Host memory: one arena a domain, cut in extents of one slot size each, populated and punched by the memory thread.
 // Confined to the engine loop.
 // Invariants: extents of a domain never overlap; a range is handed out again only after its punch has ended; a slot's
-// generation is raised when it is given back, before anyone else may write it.
+// generation is raised when it is given back, before anyone else may write it, and before it is zeroed.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,10 @@ class DramTier : public Tier {
 
   // Makes the arena of `domain`. Idempotent.
   absl::Status OpenDomain(DomainId domain);
-  // nullptr before OpenDomain.
+  // Undoes OpenDomain: the address space goes back, and what a client faults into an arena it kept is its own affair
+  // from then on. False, and nothing happened, while the domain has memory or requests of its own are under way.
+  [[nodiscard]] bool CloseDomain(DomainId domain);
+  // nullptr before OpenDomain and after CloseDomain.
   device::Arena* arena(DomainId domain) const;
   // Neighbouring extents as one range.
   std::vector<GrantedRange> granted(DomainId domain) const;

@@ -13,6 +13,7 @@
 #include "daemon/base/event_loop.h"
 #include "daemon/base/ids.h"
 #include "daemon/base/status.h"
+#include "daemon/tier/erasure_record.h"
 #include "daemon/tier/nvme_format.h"
 
 namespace kvartal::tier {
@@ -20,6 +21,7 @@ namespace kvartal::tier {
 struct CatalogRecord {
   SlotId slot;
   BlockHeader header;
+  bool condemned = false;  // of a Load: a tombstone covers it, and it is there all the same
 };
 
 // What changes about a block after it was written.
@@ -46,9 +48,16 @@ class NvmeCatalog {
   // "Nothing of this owner committed before `before_wall_ms` may come back." Synced before `done`.
   virtual void PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms,
                             absl::AnyInvocable<void(absl::Status)> done) = 0;
+  // What an erasure has come to. Never refused, and in order with Delete: put before the records of what it erased are
+  // deleted, it is not lost unless they come back.
+  virtual void PutErasure(const ErasureRecord& record) = 0;
+  // Its receipt is kept elsewhere.
+  virtual void EndErasure(uint64_t id) = 0;
+  // Those that had not ended when this was opened, by id.
+  virtual std::vector<ErasureRecord> open_erasures() const = 0;
 
-  // Streams every live record in batches (tombstoned ones left out), then `done`. Batches run on the engine loop; once
-  // at start.
+  // Streams every record in batches, then `done`. Those that a tombstone covers come last and are marked: what is alive
+  // must find its place first. Batches run on the engine loop; once at start.
   virtual void Load(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch,
                     absl::AnyInvocable<void(absl::Status)> done) = 0;
   // Sync of the write-ahead log, for a drain. `done` on the engine loop.

@@ -31,6 +31,7 @@ class RocksCatalog : public NvmeCatalog {
         executor_(executor),
         was_empty_(store_->was_empty()),
         kept_time_ms_(store_->KeptTime()),
+        open_erasures_(store_->Erasures()),
         thread_([this] { RunThread(); }) {}
 
   // What was accepted is written and synced; its `done`s are posted.
@@ -99,15 +100,37 @@ class RocksCatalog : public NvmeCatalog {
     Enqueue(std::move(operation));
   }
   int64_t kept_time_ms() const override { return kept_time_ms_; }
+  void PutErasure(const ErasureRecord& record) override {
+    Operation operation{Operation::Kind::kPutErasure};
+    operation.erasure = record;
+    Enqueue(std::move(operation));
+  }
+  void EndErasure(uint64_t id) override {
+    Operation operation{Operation::Kind::kEndErasure};
+    operation.erasure.id = id;
+    Enqueue(std::move(operation));
+  }
+  std::vector<ErasureRecord> open_erasures() const override { return open_erasures_; }
   bool was_empty() const override { return was_empty_; }
 
  private:
   struct Operation {
-    enum class Kind : uint8_t { kPut, kRefresh, kDelete, kKeepTime, kTombstone, kLoad, kFlush };
+    enum class Kind : uint8_t {
+      kPut,
+      kRefresh,
+      kDelete,
+      kKeepTime,
+      kTombstone,
+      kPutErasure,
+      kEndErasure,
+      kLoad,
+      kFlush,
+    };
     explicit Operation(Kind what) : kind(what) {}
     Kind kind;
     CatalogRecord record;
     RecordTimes times;
+    ErasureRecord erasure;
     int64_t wall_ms = 0;  // kKeepTime; kTombstone: nothing before it may come back
     RecordBatch batch;
     StatusDone done;
@@ -140,6 +163,7 @@ class RocksCatalog : public NvmeCatalog {
   Executor* const executor_;
   const bool was_empty_;
   const int64_t kept_time_ms_;
+  const std::vector<ErasureRecord> open_erasures_;
   // Of the loop; callbacks that lower it may outlive the catalog.
   const std::shared_ptr<size_t> puts_under_way_ = std::make_shared<size_t>(0);
 
@@ -197,6 +221,12 @@ void RocksCatalog::RunOperations(std::deque<Operation> operations) {
       case Operation::Kind::kDelete:
         store_->Delete(operation.record.slot);
         uncommitted_puts = true;
+        break;
+      case Operation::Kind::kPutErasure:
+        store_->PutErasure(operation.erasure);
+        break;
+      case Operation::Kind::kEndErasure:
+        store_->EndErasure(operation.erasure.id);
         break;
       case Operation::Kind::kTombstone: {
         CommitCollected(&dones);

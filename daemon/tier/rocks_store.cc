@@ -30,6 +30,8 @@ constexpr char kMetaKey[] = "m";
 constexpr char kTimeKey[] = "w";
 constexpr char kSlotPrefix = 's';
 constexpr char kTombstonePrefix = 't';
+constexpr char kErasurePrefix = 'e';
+constexpr size_t kErasureKeyBytes = 1 + sizeof(uint64_t);
 constexpr size_t kSlotKeyBytes = 1 + sizeof(uint32_t);
 constexpr const char* kSetAsideSuffix = ".corrupt-";
 
@@ -63,6 +65,19 @@ std::string TombstoneKey(const OwnerUidHash& owner) {
   std::string key(1, kTombstonePrefix);
   key.append(reinterpret_cast<const char*>(owner.data()), owner.size());
   return key;
+}
+
+// Big-endian, so that a scan comes in the order they were opened in.
+std::string ErasureKey(uint64_t id) {
+  std::string key(kErasureKeyBytes, kErasurePrefix);
+  for (size_t i = 0; i < sizeof(id); ++i) key[1 + i] = static_cast<char>(id >> (8 * (sizeof(id) - 1 - i)));
+  return key;
+}
+
+uint64_t ErasureOfKey(const rocksdb::Slice& key) {
+  uint64_t id = 0;
+  for (size_t i = 1; i < kErasureKeyBytes; ++i) id = id << 8 | static_cast<uint8_t>(key[i]);
+  return id;
 }
 
 std::span<const std::byte> BytesOf(const rocksdb::Slice& slice) {
@@ -242,6 +257,28 @@ void RocksStore::KeepTime(int64_t wall_ms) {
   batch_->Put(kTimeKey, rocksdb::Slice(reinterpret_cast<const char*>(&wall_ms), sizeof(wall_ms)));
 }
 
+void RocksStore::PutErasure(const ErasureRecord& record) { batch_->Put(ErasureKey(record.id), EncodeErasure(record)); }
+
+void RocksStore::EndErasure(uint64_t id) { batch_->Delete(ErasureKey(id)); }
+
+std::vector<ErasureRecord> RocksStore::Erasures() const {
+  std::vector<ErasureRecord> erasures;
+  if (db_ == nullptr) return erasures;
+  const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
+  const rocksdb::Slice first(&kErasurePrefix, 1);
+  for (it->Seek(first); it->Valid() && it->key().starts_with(first); it->Next()) {
+    if (it->key().size() != kErasureKeyBytes) continue;
+    absl::StatusOr<ErasureRecord> erasure =
+        DecodeErasure(ErasureOfKey(it->key()), {it->value().data(), it->value().size()});
+    if (erasure.ok()) {
+      erasures.push_back(*std::move(erasure));
+    } else {
+      Log(LogLevel::kError, "catalog", "a receipt is lost: ", std::string(erasure.status().message()));
+    }
+  }
+  return erasures;
+}
+
 void RocksStore::Delete(SlotId slot) { batch_->Delete(SlotKey(slot)); }
 
 size_t RocksStore::collected() const { return batch_->Count(); }
@@ -303,20 +340,30 @@ absl::Status RocksStore::Load(absl::FunctionRef<bool(std::vector<CatalogRecord>)
     tombstones[it->key().ToString()] = before;
   }
   std::vector<CatalogRecord> records;
-  uint64_t unreadable = 0;
-  for (it->Seek(first_slot); it->Valid() && it->key().starts_with(first_slot); it->Next()) {
-    const absl::StatusOr<BlockHeader> header = DecodeBlockRecord(BytesOf(it->value()));
-    const bool readable = header.ok() && it->key().size() == kSlotKeyBytes;
-    const auto tombstone = readable ? tombstones.find(TombstoneKey(header->identity.owner)) : tombstones.end();
-    if (!readable) ++unreadable;
-    if (!readable || (tombstone != tombstones.end() && header->first_commit_ms < tombstone->second)) {
-      // What is too much for one batch is left for the next start.
-      if (batch_->Count() < kCatalogBatchOpsMax) batch_->Delete(it->key());
-      continue;
+  uint64_t unreadable = 0, condemned_seen = 0;
+  const auto covered = [&](const BlockHeader& header) {
+    const auto tombstone = tombstones.find(TombstoneKey(header.identity.owner));
+    return tombstone != tombstones.end() && header.first_commit_ms < tombstone->second;
+  };
+  for (const bool condemned : {false, true}) {
+    if (condemned && condemned_seen == 0) break;
+    for (it->Seek(first_slot); it->Valid() && it->key().starts_with(first_slot); it->Next()) {
+      const absl::StatusOr<BlockHeader> header = DecodeBlockRecord(BytesOf(it->value()));
+      if (!header.ok() || it->key().size() != kSlotKeyBytes) {
+        if (condemned) continue;
+        ++unreadable;
+        // What is too much for one batch is left for the next start.
+        if (batch_->Count() < kCatalogBatchOpsMax) batch_->Delete(it->key());
+        continue;
+      }
+      if (covered(*header) != condemned) {
+        ++condemned_seen;
+        continue;
+      }
+      records.push_back({SlotOfKey(it->key()), *header, condemned});
+      if (records.size() < kRecoveryBatchMax) continue;
+      if (!batch(std::exchange(records, {}))) return absl::CancelledError("closing");
     }
-    records.push_back({SlotOfKey(it->key()), *header});
-    if (records.size() < kRecoveryBatchMax) continue;
-    if (!batch(std::exchange(records, {}))) return absl::CancelledError("closing");
   }
   const absl::Status status = ToStatus(it->status(), options_.path);
   it.reset();  // before the database may be closed

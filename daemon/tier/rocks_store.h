@@ -6,6 +6,7 @@
 //   "s" + slot, big-endian  -> packed block header (kBlockRecordBytes)
 //   "w"                     -> i64 wall milliseconds: the latest date that was kept
 //   "t" + owner             -> i64 wall milliseconds: nothing of the owner committed before may come back
+//   "e" + id, big-endian    -> erasure whose receipt is not kept yet (erasure_record.h)
 #pragma once
 
 #include <cstdint>
@@ -32,12 +33,15 @@ class RocksStore {
   // The records are not all there: the caller reads the headers of the device.
   bool was_empty() const { return was_empty_; }
   int64_t KeptTime() const;
+  std::vector<ErasureRecord> Erasures() const;
 
-  // Collected by the first three, written by Commit, all or nothing. A record survives kill -9 from then on, power loss
+  // Collected by the first five, written by Commit, all or nothing. A record survives kill -9 from then on, power loss
   // with `sync`.
   void Put(const CatalogRecord& record);
   void Delete(SlotId slot);
   void KeepTime(int64_t wall_ms);
+  void PutErasure(const ErasureRecord& record);
+  void EndErasure(uint64_t id);
   // The record of that slot, as it was last committed, gets other times; collected too.
   void Refresh(SlotId slot, const RecordTimes& times);
   size_t collected() const;
@@ -47,8 +51,8 @@ class RocksStore {
   absl::Status PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms);
   absl::Status Sync();
 
-  // Every record no tombstone covers, kRecoveryBatchMax at a time, until `batch` says false (Cancelled). Covered and
-  // unreadable ones are deleted on the way.
+  // Every record, kRecoveryBatchMax at a time, until `batch` says false (Cancelled); last those that a tombstone covers.
+  // Unreadable ones are deleted on the way.
   absl::Status Load(absl::FunctionRef<bool(std::vector<CatalogRecord>)> batch);
 
   // A failure closes the database: all else fails until this opens it again.

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -115,15 +116,20 @@ class CatalogCalls {
     catalog->Flush([&](absl::Status status) { result = std::move(status); });
     return Await(&result);
   }
+  // Those that no tombstone covers.
   std::map<uint32_t, BlockHeader> Load(NvmeCatalog* catalog) {
     std::map<uint32_t, BlockHeader> records;
+    condemned_.clear();
     std::optional<absl::Status> result;
     catalog->Load(
         [&](std::vector<CatalogRecord> batch) {
           EXPECT_FALSE(result.has_value()) << "a batch after the end";
           EXPECT_LE(batch.size(), kRecoveryBatchMax);
           for (const CatalogRecord& record : batch) {
-            EXPECT_TRUE(records.emplace(record.slot.value(), record.header).second) << "a record came twice";
+            const bool first = record.condemned ? condemned_.insert(record.slot.value()).second
+                                                : records.emplace(record.slot.value(), record.header).second;
+            EXPECT_TRUE(first) << "a record came twice";
+            EXPECT_TRUE(record.condemned || condemned_.empty()) << "what is alive comes first";
           }
         },
         [&](absl::Status status) { result = std::move(status); });
@@ -131,6 +137,8 @@ class CatalogCalls {
     EXPECT_TRUE(status.ok()) << status;
     return records;
   }
+  // Slots that the last Load said are.
+  const std::set<uint32_t>& condemned() const { return condemned_; }
 
  private:
   absl::Status Await(std::optional<absl::Status>* result) {
@@ -139,6 +147,7 @@ class CatalogCalls {
   }
 
   ManualExecutor* const executor_;
+  std::set<uint32_t> condemned_;
 };
 
 enum class Kind { kFake, kRocks };
@@ -274,9 +283,16 @@ TEST_P(NvmeCatalogContract, TombstoneKeepsWhatIsOlderFromComingBack) {
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(NumberOf(records.at(2)), 2u) << "committed at the time itself: not before it";
   EXPECT_EQ(NumberOf(records.at(3)), 3u) << "another owner";
-  // And not at a later start either.
+  EXPECT_EQ(calls_.condemned(), (std::set<uint32_t>{1, 4})) << "told, so that their bytes can be erased";
+  // And not at a later start either, until they are deleted.
   Reopen();
   EXPECT_EQ(calls_.Load(catalog_.get()).size(), 2u);
+  catalog_->Delete(SlotId(1));
+  catalog_->Delete(SlotId(4));
+  ASSERT_TRUE(calls_.Flush(catalog_.get()).ok());
+  Reopen();
+  EXPECT_EQ(calls_.Load(catalog_.get()).size(), 2u);
+  EXPECT_TRUE(calls_.condemned().empty());
 }
 
 TEST_P(NvmeCatalogContract, AnOlderTombstoneDoesNotReplaceANewerOne) {
@@ -285,6 +301,28 @@ TEST_P(NvmeCatalogContract, AnOlderTombstoneDoesNotReplaceANewerOne) {
   ASSERT_TRUE(calls_.Tombstone(catalog_.get(), 7, 1000).ok());
   Reopen();
   EXPECT_TRUE(calls_.Load(catalog_.get()).empty());
+}
+
+TEST_P(NvmeCatalogContract, AnErasureIsKeptUntilItEnds) {
+  EXPECT_TRUE(catalog_->open_erasures().empty());
+  constexpr auto kRemoval = ErasureRecord::Kind::kRemoval;
+  ErasureRecord erasure{.id = 300, .kind = kRemoval, .owner = OwnerOf(7), .tenant = "r/c", .before_wall_ms = 7};
+  catalog_->PutErasure(erasure);
+  erasure.oldest_first_commit_ms = -5;
+  erasure.dram_bytes = 1u << 20;
+  erasure.nvme_bytes = uint64_t{1} << 40;
+  erasure.blocks = erasure.unzeroed_blocks = 3;
+  catalog_->PutErasure(erasure);
+  ErasureRecord other;
+  for (other.id = 2; other.id < 4; ++other.id) catalog_->PutErasure(other);
+  catalog_->EndErasure(3);
+  ASSERT_TRUE(calls_.Flush(catalog_.get()).ok());
+  Reopen();
+  const std::vector<ErasureRecord> open = catalog_->open_erasures();
+  ASSERT_EQ(open.size(), 2u);
+  EXPECT_EQ(open[0].id + open[1].id, 302u);
+  EXPECT_EQ(EncodeErasure(open[1]), EncodeErasure(erasure)) << "the last one put";
+  EXPECT_TRUE(calls_.Load(catalog_.get()).empty()) << "no record of a block";
 }
 
 TEST_P(NvmeCatalogContract, AFullQueueIsARefusalAndDeletesAreNeverRefused) {

@@ -2,10 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/libkvartal/kvartal.hpp"
@@ -46,6 +50,7 @@ class DaemonDropTest : public ::testing::Test {
   static DaemonOptions TwoTenants() {
     DaemonOptions options;
     options.nvme_size = "64Mi";
+    options.more_config = "auditLog: audit.jsonl\n";
     options.doors = {"red", "blue"};
     options.manifests =
         TenantManifest("red", "socket: red", "16Mi", "32Mi") + TenantManifest("blue", "socket: blue", "16Mi", "32Mi");
@@ -98,8 +103,63 @@ class DaemonDropTest : public ::testing::Test {
     return nlohmann::json::parse(result.out, nullptr, false);
   }
 
+  // The last event of that name in the audit log; null when there is none.
+  nlohmann::json LastOf(const std::string& event) {
+    nlohmann::json last;
+    std::istringstream lines(ReadFile(daemon_.folder() + "/audit.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
+      if (!parsed.is_discarded() && parsed["event"] == event) last = std::move(parsed);
+    }
+    return last;
+  }
+  static bool Await(const std::function<bool()>& reached) {
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::milliseconds(kPatient);
+    while (!reached()) {
+      if (std::chrono::steady_clock::now() > give_up) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
+  }
+
   DaemonProcess daemon_{TwoTenants()};
 };
+
+TEST_F(DaemonDropTest, ADropThatKill9CutsShortIsFinishedByTheNextDaemon) {
+  const std::vector<Key> keys = Chain(kBlocks, 1);
+  int cut_short = 0;
+  for (int round = 0; round < 5; ++round) {
+    const int fill = 'A' + round;
+    const std::string page(4096, static_cast<char>(fill));
+    Tenant red = Join("red"), blue = Join("blue");
+    if (round == 0) Store(blue, keys, 'b');
+    Store(red, keys, fill);
+    const auto asked = LastOf("drop"), receipt = LastOf("deletion");
+    std::thread drop([this] { (void)daemon_.Ctl({"drop", "--tenant", "test/red", "--yes"}); });
+    EXPECT_TRUE(Await([&] { return LastOf("drop") != asked; }));
+    daemon_.Kill();
+    drop.join();
+    const bool had_ended = LastOf("deletion") != receipt;
+
+    ASSERT_TRUE(daemon_.Start().ok()) << daemon_.log();
+    ASSERT_TRUE(daemon_.WaitForLog("nvme has been read back")) << daemon_.log();
+    Tenant late_red = Join("red"), late_blue = Join("blue");
+    const uint32_t matched = Matched(late_red, keys);
+    ExpectStored(late_blue, keys, 'b');
+    if (matched == 0) {
+      cut_short += had_ended ? 0 : 1;
+      EXPECT_TRUE(Await([&] { return LastOf("deletion") != receipt; })) << daemon_.log();
+      EXPECT_EQ(LastOf("deletion")["tenant"], "test/red");
+      EXPECT_EQ(LastOf("deletion")["outcome"], "erased");
+      EXPECT_EQ(ReadFile(daemon_.nvme_path()).find(page), std::string::npos) << "certified, and to be read";
+    } else {
+      EXPECT_EQ(matched, kBlocks) << "asked for and not begun: nothing of it was promised";
+      EXPECT_EQ(LastOf("deletion"), receipt);
+      EXPECT_EQ(daemon_.Ctl({"drop", "--tenant", "test/red", "--yes"}).exit_code, 0);
+    }
+  }
+  RecordProperty("cut_short", cut_short);
+}
 
 TEST_F(DaemonDropTest, ErasesATenantAtWorkAndNobodyElse) {
   const std::vector<Key> keys = Chain(kBlocks, 1), unfinished_keys = Chain(4, 2);

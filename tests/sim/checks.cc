@@ -40,15 +40,28 @@ void Simulation::CheckLedger() {
     if (nvme_charged != nvme_used)
       Wrong(absl::StrCat("nvme: ", nvme_charged, " bytes are charged and ", nvme_used, " in use"));
   }
+  ForgetGone(stats);
   for (uint32_t life = 0; life < model_.life_count(); ++life) {
     Life& known = model_.life(life);
-    if (known.id.valid()) CheckTenant(&known, stats.tenants[known.id.value()]);
+    if (known.id.valid()) CheckTenant(&known, *StatsOf(stats, known.id));
   }
   was_recovering_ = !node_.recovered();
   // Loads hold what they bring.
   const uint64_t held = stats.leased_blocks;
   if (held < model_.held_blocks() || (loads_ == 0 && held != model_.held_blocks()))
     Wrong(absl::StrCat("the engine counts ", held, " holds, clients have ", model_.held_blocks()));
+}
+
+// Nothing is left of it, and its number may be another's from now on.
+void Simulation::ForgetGone(const engine::EngineStats& stats) {
+  for (uint32_t index = 0; index < model_.life_count(); ++index) {
+    Life& life = model_.life(index);
+    if (!life.id.valid() || StatsOf(stats, life.id) != nullptr) continue;
+    if (life.in_policy) Wrong(life.name + " is in the policy, and is forgotten");
+    life.id = TenantId::None();
+    life.ns.clear();
+    ++counts_.forgotten;
+  }
 }
 
 // Extents that go back together are the ledger's until the last of them is punched; else the two agree to the byte.
@@ -161,7 +174,7 @@ void Simulation::CheckEverything() {
       end = range.offset + range.bytes;
       granted += range.bytes;
     }
-    if (granted > stats.tenants[life.id.value()].tiers[TierIndex(TierKind::kDram)].charged_bytes)
+    if (granted > StatsOf(stats, life.id)->tiers[TierIndex(TierKind::kDram)].charged_bytes)
       Wrong(absl::StrCat(life.name, " has memory that it is not charged for"));
   }
 }

@@ -128,7 +128,7 @@ void Simulation::OnRefused(uint32_t index, policy::Refusal reason) {
   const Life& life = model_.life(index);
   const uint64_t guarantee = life.rules.tier(TierKind::kDram).guarantee_bytes;
   const engine::EngineStats stats = node_.engine().stats();
-  const uint64_t charged = stats.tenants[life.id.value()].tiers[TierIndex(TierKind::kDram)].charged_bytes;
+  const uint64_t charged = StatsOf(stats, life.id)->tiers[TierIndex(TierKind::kDram)].charged_bytes;
   if (life.in_policy && charged + kExtentAlignBytes <= guarantee) {
     Wrong(absl::StrCat(life.name, " is refused for want of capacity, though it has ", charged, " of the ", guarantee,
                        " bytes it is guaranteed"));

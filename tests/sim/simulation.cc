@@ -166,13 +166,15 @@ void Simulation::OnDurable(GroupId, ReservationId reservation) {
 }
 
 // Of a drop that a client asked for, its answer tells more.
-void Simulation::OnDeletion(const engine::DeletionReceipt& receipt) {
+void Simulation::OnDeletion(const engine::DeletionReceipt& receipt, absl::AnyInvocable<void(bool)> kept) {
+  kept(true);
   last_receipt_ = receipt;
   Say("  receipt: ", receipt.blocks, " blocks of ", receipt.tenant, " (", policy::DropReasonName(receipt.reason), ")");
   if (receipt.blocks == 0 && receipt.reason == policy::DropReason::kMaxAge) Wrong("a receipt for nothing");
   if (receipt.reason == policy::DropReason::kMaxAge) counts_.aged += receipt.blocks;
   if (receipt.unerased_blocks > 0 && !plan_.disk_lies()) Wrong("the disk is sound, and did not take zeros");
-  if (receipt.reason != policy::DropReason::kRemoved) return;
+  // What a crash cut short is of an earlier life of the name, whoever has it now.
+  if (receipt.reason != policy::DropReason::kRemoved || receipt.resumed) return;
   for (const uint32_t index : current_) {
     Life& life = model_.life(index);
     if (life.name != receipt.tenant || life.dropping || !life.was_removed) continue;

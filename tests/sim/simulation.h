@@ -16,11 +16,19 @@
 
 namespace kvartal::sim {
 
+// nullptr: the engine knows nobody by that number.
+inline const engine::TenantStats* StatsOf(const engine::EngineStats& stats, TenantId id) {
+  for (const engine::TenantStats& tenant : stats.tenants) {
+    if (tenant.id == id) return &tenant;
+  }
+  return nullptr;
+}
+
 class Simulation : private engine::EngineObserver {
  public:
   struct Counts {
     uint64_t granted = 0, refused = 0, committed = 0, found = 0, loaded = 0, durable = 0, survived = 0, crashes = 0,
-             drops = 0, taken = 0, aged = 0, erased_on_disk = 0, pins_kept = 0, removed = 0;
+             drops = 0, taken = 0, aged = 0, erased_on_disk = 0, pins_kept = 0, removed = 0, forgotten = 0;
   };
 
   Simulation(const Plan& plan, bool print_log);
@@ -123,6 +131,7 @@ class Simulation : private engine::EngineObserver {
   // --- after every event (checks.cc)
   void CheckAfterEvent();
   void CheckLedger();
+  void ForgetGone(const engine::EngineStats& stats);
   void CheckMemory(const engine::EngineStats& stats);
   void CheckTenant(Life* life, const engine::TenantStats& stats);
   void CheckTaken(Life* life, const engine::TenantStats& stats);
@@ -135,7 +144,7 @@ class Simulation : private engine::EngineObserver {
 
   void OnDurable(GroupId group, ReservationId reservation) override;
   void OnGranted(DomainId domain, uint64_t offset, uint64_t bytes) override;
-  void OnDeletion(const engine::DeletionReceipt& receipt) override;
+  void OnDeletion(const engine::DeletionReceipt& receipt, absl::AnyInvocable<void(bool)> kept) override;
 
   void Step();
   EventKind DrawEvent();

@@ -94,7 +94,7 @@ void Simulation::DoTenantLife() {
   back.id = id;
   const engine::EngineStats stats = node_.engine().stats();
   for (const TierKind tier : kAllTiers) {
-    back.charged_bytes[TierIndex(tier)] = stats.tenants[id.value()].tiers[TierIndex(tier)].charged_bytes;
+    back.charged_bytes[TierIndex(tier)] = StatsOf(stats, id)->tiers[TierIndex(tier)].charged_bytes;
   }
 }
 
@@ -107,6 +107,11 @@ void Simulation::EndSessions(uint32_t index) {
     } else {
       ++at;
     }
+  }
+  // The groups owed it: they open it again when they come back.
+  Life& life = model_.life(index);
+  for (const NamespaceId ns : std::exchange(life.ns, {})) {
+    if (ns.valid()) node_.engine().CloseNamespace(ns);
   }
 }
 
@@ -127,7 +132,7 @@ void Simulation::OnDropped(uint32_t index, uint32_t nonces_below, const absl::St
   // It came back while it was being erased already.
   const bool twice = absl::IsAlreadyExists(bytes.status()) && model_.life(index).was_removed;
   if (!bytes.ok() && !twice && !plan_.disk_lies() && !catalog_failed_) Wrong("a drop failed though nothing is wrong");
-  if (bytes.ok() && (last_receipt_.tenant != model_.life(index).name || last_receipt_.bytes != *bytes ||
+  if (bytes.ok() && (last_receipt_.tenant != model_.life(index).name || last_receipt_.bytes() != *bytes ||
                      last_receipt_.unerased_blocks > 0))
     Wrong("the receipt of a drop tells something else");
   model_.EndDrop(index, nonces_below, bytes.ok(), Now());
@@ -238,7 +243,7 @@ void Simulation::CheckPins(const std::vector<BlockRef>& pins) {
   counts_.pins_kept += pins.size();
   const engine::EngineStats stats = node_.engine().stats();
   for (const auto& [index, count] : by_life) {
-    const uint64_t pinned = stats.tenants[model_.life(index).id.value()].pinned_blocks;
+    const uint64_t pinned = StatsOf(stats, model_.life(index).id)->pinned_blocks;
     if (pinned < count)
       Wrong(absl::StrCat(model_.life(index).name, " has ", pinned, " pinned blocks after a crash, must have ", count));
   }
@@ -341,7 +346,7 @@ void Simulation::CheckRemoved(const engine::EngineStats& stats) {
   for (uint32_t index = 0; index < model_.life_count(); ++index) {
     const Life& life = model_.life(index);
     if (!life.id.valid() || life.in_policy || Now() - life.removed_ms < plan_.removed_grace_ms + kRemovalMs) continue;
-    const engine::TenantStats& left = stats.tenants[life.id.value()];
+    const engine::TenantStats& left = *StatsOf(stats, life.id);
     if (left.entries > 0 || left.tiers[TierIndex(TierKind::kDram)].charged_bytes > 0)
       Wrong(absl::StrCat(life.rules.uid, " was removed long ago, and has ", left.entries, " blocks"));
   }
@@ -350,12 +355,13 @@ void Simulation::CheckRemoved(const engine::EngineStats& stats) {
 // What the system really holds for a domain is what the domain is charged for.
 void Simulation::CheckMemoryAtRest() {
   const engine::EngineStats stats = node_.engine().stats();
+  ForgetGone(stats);
   CheckRemoved(stats);
   for (const uint32_t index : current_) {
     const Life& life = model_.life(index);
     if (!life.id.valid() || life.ns.empty() || life.scribbles) continue;
     const uint64_t held = node_.dram().arena(node_.engine().DomainOf(life.id))->AllocatedBytes();
-    const uint64_t charged = stats.tenants[life.id.value()].tiers[TierIndex(TierKind::kDram)].charged_bytes;
+    const uint64_t charged = StatsOf(stats, life.id)->tiers[TierIndex(TierKind::kDram)].charged_bytes;
     if (held != charged)
       Wrong(absl::StrCat(life.rules.uid, ": the system holds ", held, " bytes of memory, ", charged, " are charged"));
   }

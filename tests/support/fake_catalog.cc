@@ -20,6 +20,7 @@ struct FakeCatalog::State : public std::enable_shared_from_this<FakeCatalog::Sta
   std::shared_ptr<CatalogDisk> disk;
   bool was_empty = true;
   int64_t kept_time_ms = 0;
+  std::vector<tier::ErasureRecord> open_erasures;
   bool loaded = false;
   std::deque<Operation> operations;
   size_t puts_under_way = 0;
@@ -54,12 +55,14 @@ struct FakeCatalog::State : public std::enable_shared_from_this<FakeCatalog::Sta
     return tombstone != disk->tombstones.end() && header.first_commit_ms < tombstone->second;
   }
 
-  std::vector<std::vector<CatalogRecord>> LiveBatches() const {
+  std::vector<std::vector<CatalogRecord>> Batches() const {
     std::vector<std::vector<CatalogRecord>> batches;
-    for (const auto& [slot, header] : disk->records) {
-      if (Covered(header)) continue;
-      if (batches.empty() || batches.back().size() >= load_batch) batches.emplace_back();
-      batches.back().push_back({SlotId(slot), header});
+    for (const bool condemned : {false, true}) {
+      for (const auto& [slot, header] : disk->records) {
+        if (Covered(header) != condemned) continue;
+        if (batches.empty() || batches.back().size() >= load_batch) batches.emplace_back();
+        batches.back().push_back({SlotId(slot), header, condemned});
+      }
     }
     return batches;
   }
@@ -72,6 +75,7 @@ FakeCatalog::FakeCatalog(Executor* executor, std::shared_ptr<CatalogDisk> disk) 
   state_->was_empty = !disk->exists;
   disk->exists = true;
   state_->kept_time_ms = disk->kept_time_ms;
+  for (const auto& [id, erasure] : disk->erasures) state_->open_erasures.push_back(erasure);
   state_->disk = std::move(disk);
 }
 
@@ -133,6 +137,20 @@ void FakeCatalog::PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms
   });
 }
 
+void FakeCatalog::PutErasure(const tier::ErasureRecord& record) {
+  state_->Enqueue([record](State& state) {
+    if (state.write_status.ok()) state.disk->erasures[record.id] = record;
+  });
+}
+
+void FakeCatalog::EndErasure(uint64_t id) {
+  state_->Enqueue([id](State& state) {
+    if (state.write_status.ok()) state.disk->erasures.erase(id);
+  });
+}
+
+std::vector<tier::ErasureRecord> FakeCatalog::open_erasures() const { return state_->open_erasures; }
+
 void FakeCatalog::Load(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch,
                        absl::AnyInvocable<void(absl::Status)> done) {
   KV_CHECK(!state_->loaded);
@@ -140,7 +158,7 @@ void FakeCatalog::Load(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batc
   auto shared = std::make_shared<absl::AnyInvocable<void(std::vector<CatalogRecord>)>>(std::move(batch));
   state_->Enqueue([shared, done = std::move(done)](State& state) mutable {
     ++state.counts.loads;
-    std::vector<std::vector<CatalogRecord>> batches = state.LiveBatches();
+    std::vector<std::vector<CatalogRecord>> batches = state.Batches();
     absl::Status status = std::exchange(state.load_status, absl::OkStatus());
     if (!status.ok() && batches.size() > 1) batches.resize(1);
     // Each batch is a callback of its own: lookups and deletes come in between.

@@ -17,6 +17,7 @@ namespace kvartal::testing {
 struct CatalogDisk {
   std::map<uint32_t, tier::BlockHeader> records;  // by SlotId
   std::map<tier::OwnerUidHash, int64_t> tombstones;
+  std::map<uint64_t, tier::ErasureRecord> erasures;  // by id
   int64_t kept_time_ms = 0;
   bool exists = false;  // false: the next catalog says was_empty()
 };
@@ -40,12 +41,16 @@ class FakeCatalog : public tier::NvmeCatalog {
   void Delete(SlotId slot) override;
   void PutTombstone(const tier::OwnerUidHash& owner, int64_t before_wall_ms,
                     absl::AnyInvocable<void(absl::Status)> done) override;
+  void PutErasure(const tier::ErasureRecord& record) override;
+  void EndErasure(uint64_t id) override;
+  std::vector<tier::ErasureRecord> open_erasures() const override;
   void Load(absl::AnyInvocable<void(std::vector<tier::CatalogRecord>)> batch,
             absl::AnyInvocable<void(absl::Status)> done) override;
   void Flush(absl::AnyInvocable<void(absl::Status)> done) override;
   bool was_empty() const override;
 
-  // While set, Put and PutTombstone end with `status` and change nothing (a full disk). OkStatus() ends that.
+  // While set, Put, PutErasure and PutTombstone end with `status` and change nothing (a full disk). OkStatus() ends
+  // that.
   void FailWrites(absl::Status status);
   // The next Load hands out its first batch, then ends with `status`.
   void FailNextLoad(absl::Status status);

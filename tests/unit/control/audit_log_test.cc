@@ -5,9 +5,12 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -140,6 +143,42 @@ TEST_F(AuditLogTest, WhatADiskDoesNotTakeIsCountedAndToldWhenItDoes) {
   const auto lines = LinesOf(path_);
   EXPECT_THAT(EventsOf(path_), ElementsAre("open", "attach", "close", "torn", "lost", "drop", "close"));
   EXPECT_EQ(lines[4]["count"], 4);
+}
+
+TEST_F(AuditLogTest, AStormAtTheDoorsLosesNoReceipt) {
+  auto log = Open();
+  // The writer is held up in the first event's answer: nothing leaves the queue.
+  std::promise<void> go_on;
+  log->Write(AuditEvent("policy", Keep::kSynced), [held = go_on.get_future().share()](bool) { held.wait(); });
+  for (size_t i = 0; i < 2 * kAuditQueueMax; ++i) log->Write(AuditEvent("deny", Keep::kWritten));
+  EXPECT_GT(log->lost(), kAuditQueueMax) << "the storm is larger than its part of the queue";
+  std::atomic<size_t> kept{0};
+  constexpr size_t kReceipts = kAuditQueueMax - kAuditDoorQueueMax - 1;
+  const uint64_t lost = log->lost();
+  for (size_t i = 0; i < kReceipts; ++i) {
+    log->Write(AuditEvent("deletion", Keep::kSynced), [&](bool is_kept) { kept += is_kept ? 1 : 0; });
+  }
+  EXPECT_EQ(log->lost(), lost);
+  go_on.set_value();
+  log.reset();
+  EXPECT_EQ(kept.load(), kReceipts);
+  const std::vector<std::string> events = EventsOf(path_);
+  EXPECT_EQ(static_cast<size_t>(std::count(events.begin(), events.end(), "deletion")), kReceipts);
+}
+
+TEST_F(AuditLogTest, WhoAsksHearsThatAnEventIsNotKept) {
+  auto full = Open();
+  std::promise<void> go_on;
+  full->Write(AuditEvent("policy", Keep::kSynced), [held = go_on.get_future().share()](bool) { held.wait(); });
+  std::atomic<int> told{-1};
+  for (size_t i = 0; i < kAuditQueueMax + 1; ++i) {
+    full->Write(AuditEvent("deletion", Keep::kSynced), [&](bool is_kept) {
+      if (!is_kept) told = 0;
+    });
+  }
+  EXPECT_EQ(told.load(), 0) << "at once, since the queue is full";
+  go_on.set_value();
+  full.reset();
 }
 
 TEST_F(AuditLogTest, AFullQueueLosesAndTellsHowMany) {

@@ -42,7 +42,7 @@ class ExplainTest : public ::testing::Test {
     rules.ttl_ms = {30'000, 600'000, 0};
     view_.policy = policy::PolicyTable::FromRules({rules}, {});
     view_.wall_ms = 1'000'000;
-    view_.tenant_names = {"gone/cache", "red/cache", "blue/cache"};
+    view_.tenant_names = {{TenantId(0), "gone/cache"}, {TenantId(1), "red/cache"}, {TenantId(2), "blue/cache"}};
     view_.engine.capacity_bytes = {0, 1000, 2000};
     view_.engine.charged_bytes = {0, 700, 0};
     view_.engine.reclaiming_bytes = {0, 100, 0};

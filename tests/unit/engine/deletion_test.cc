@@ -46,11 +46,13 @@ TEST_F(DeletionTest, WhatIsOverAgeIsZeroedEverywhereAndAReceiptSaysSo) {
     EXPECT_GE(receipt.oldest_first_commit_ms, before_ms - kTickMs);
     EXPECT_GE(receipt.wall_ms, receipt.oldest_first_commit_ms + 3000);
     sum.blocks += receipt.blocks;
-    sum.bytes += receipt.bytes;
+    for (size_t i = 0; i < kTierCount; ++i) sum.tier_bytes[i] += receipt.tier_bytes[i];
     sum.unerased_blocks += receipt.unerased_blocks;
   }
   EXPECT_EQ(sum.blocks, 6u);
-  EXPECT_EQ(sum.bytes, 2 * 6 * uint64_t{kTestBlockBytes});
+  for (const TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
+    EXPECT_EQ(sum.tier_bytes[TierIndex(tier)], 6 * uint64_t{kTestBlockBytes});
+  }
   EXPECT_EQ(sum.unerased_blocks, 0u);
   EXPECT_LE(receipts_.size(), 3u) << "one a tick, not one a block";
   EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).drop(DropReason::kMaxAge).count, 6u);

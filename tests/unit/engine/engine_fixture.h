@@ -263,7 +263,12 @@ class EngineTest : public ::testing::Test, public EngineObserver {
   void OnDurable(GroupId, ReservationId reservation) override { durable_.push_back(reservation); }
   void OnGranted(DomainId, uint64_t, uint64_t bytes) override { granted_bytes_ += bytes; }
 
-  void OnDeletion(const DeletionReceipt& receipt) override { receipts_.push_back(receipt); }
+  void OnFillEnded(GroupId, ReservationId reservation) override { fills_ended_.push_back(reservation); }
+  void OnDeletion(const DeletionReceipt& receipt, absl::AnyInvocable<void(bool)> kept) override {
+    receipts_.push_back(receipt);
+    if (keeps_receipts_) return kept(true);
+    untold_.push_back(std::move(kept));
+  }
 
   static constexpr GroupId kGroup{7};
 
@@ -282,7 +287,10 @@ class EngineTest : public ::testing::Test, public EngineObserver {
   uint64_t dram_bytes_ = kTestDramBytes;  // set before Start
   uint64_t nvme_capacity_bytes_ = kTestNvmeBytes;
   std::vector<ReservationId> durable_;
+  std::vector<ReservationId> fills_ended_;
   std::vector<DeletionReceipt> receipts_;
+  bool keeps_receipts_ = true;                          // at once; else the test says when, or not
+  std::vector<absl::AnyInvocable<void(bool)>> untold_;  // of receipts that were not kept at once
   uint64_t granted_bytes_ = 0;
   int boots_ = 0;
   bool recovers_at_once_ = true;  // false: while the test pumps

@@ -172,6 +172,7 @@ TEST_F(SharingTest, FillsThatNobodyEndsDoNotHoldAGuarantee) {
     return engine_->Commit(GroupId(1), fill.reservation, 0) == CommitOutcome::kNotFilling;
   });
   EXPECT_EQ(aborted, 64u) << "those of one extent, no more";
+  EXPECT_EQ(fills_ended_.size(), aborted) << "each is told to whoever keeps count of them";
   engine_->CheckInvariants();
 }
 

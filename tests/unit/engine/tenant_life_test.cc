@@ -44,7 +44,7 @@ TEST_F(TenantLifeTest, ARemovedTenantIsErasedAfterItsGraceWithAReceiptAndATombst
   EXPECT_EQ(receipts_[0].tenant, "a/p");
   EXPECT_EQ(receipts_[0].reason, DropReason::kRemoved);
   EXPECT_EQ(receipts_[0].blocks, 6u);
-  EXPECT_EQ(receipts_[0].bytes, 2 * 6 * uint64_t{kTestBlockBytes});
+  EXPECT_EQ(receipts_[0].bytes(), 2 * 6 * uint64_t{kTestBlockBytes});
   EXPECT_EQ(catalog_disk_->tombstones.size(), 1u);
   AdvanceMs(20'000);
   EXPECT_EQ(receipts_.size(), 1u) << "once";

@@ -129,6 +129,23 @@ TEST(ToFamilies, TenantsBeyondTheLimitAreSummedInOneLine) {
   EXPECT_THAT(text, HasSubstr("kvartal_tenants_folded 3"));
 }
 
+TEST(ToFamilies, TenantsOnTheirWayOutFoldBeforeThoseThatAreThere) {
+  NodeMetrics metrics = OneTenant();
+  metrics.engine.tenants.clear();
+  for (size_t i = 0; i < kMetricTenantsMax + 3; ++i) {
+    engine::TenantStats tenant;
+    tenant.name = "ns/t" + std::to_string(i);
+    tenant.removed = i < 10;
+    metrics.engine.tenants.push_back(tenant);
+  }
+  const std::string text = Text(metrics);
+  EXPECT_THAT(text, HasSubstr("tenant=\"t" + std::to_string(kMetricTenantsMax + 2) + "\""));
+  EXPECT_THAT(text, HasSubstr("tenant=\"t6\""));
+  for (const char* folded : {"t7", "t8", "t9"}) {
+    EXPECT_THAT(text, Not(HasSubstr(std::string("tenant=\"") + folded + "\"")));
+  }
+}
+
 TEST(ToFamilies, ExactlyTheLimitFoldsNobody) {
   NodeMetrics metrics = OneTenant();
   const engine::TenantStats tenant = metrics.engine.tenants[0];

@@ -50,6 +50,51 @@ class DramTierTest : public ::testing::Test {
   std::unique_ptr<DramTier> tier_;
 };
 
+// ---- domains
+
+TEST_F(DramTierTest, ADomainClosesWhenItHasNothingAndOpensAnew) {
+  ASSERT_TRUE(Grow(kA, kSlot).ok());
+  const SlotId slot = tier_->Take(kA, kSlot);
+  EXPECT_FALSE(tier_->CloseDomain(kA));
+  tier_->Give(kA, slot);
+  EXPECT_FALSE(tier_->CloseDomain(kA)) << "an empty extent is memory, too";
+  tier_->Shrink(kA, 0, [] {});
+  EXPECT_FALSE(tier_->CloseDomain(kA)) << "being punched";
+  executor_.RunAll();
+  EXPECT_TRUE(tier_->CloseDomain(kA));
+  EXPECT_EQ(tier_->arena(kA), nullptr);
+  EXPECT_TRUE(tier_->CloseDomain(kA)) << "it is";
+  EXPECT_TRUE(tier_->CloseDomain(DomainId(77))) << "nobody had it";
+  EXPECT_NE(tier_->arena(kB), nullptr);
+  ASSERT_TRUE(tier_->OpenDomain(kA).ok());
+  ASSERT_TRUE(Grow(kA, kSlot).ok());
+  EXPECT_TRUE(tier_->Take(kA, kSlot).valid());
+}
+
+TEST_F(DramTierTest, ADomainWithARequestUnderWayDoesNotClose) {
+  tier_->Grow(kA, kSlot, tier_->GrowthBytes(kSlot, kTiB), [](const absl::Status&) {});
+  EXPECT_FALSE(tier_->CloseDomain(kA)) << "being populated";
+  executor_.RunAll();
+  tier_->Shrink(kA, 0, [] {});
+  memory_.FailNextPunches(1);
+  executor_.RunAll();
+  EXPECT_FALSE(tier_->CloseDomain(kA)) << "the punch is still owed";
+  tier_->PunchStrayPages();
+  executor_.RunAll();
+  EXPECT_TRUE(tier_->CloseDomain(kA));
+}
+
+TEST_F(DramTierTest, AReaderWithoutALeaseDoesNotTakeZerosForABlock) {
+  ASSERT_TRUE(Grow(kA, kSlot).ok());
+  const SlotId slot = tier_->Take(kA, kSlot);
+  const uint32_t before = tier_->GenerationOf(kA, slot);
+  bool zeroed = false;
+  ASSERT_TRUE(tier_->Zero(kA, slot, [&] { zeroed = true; }));
+  EXPECT_NE(tier_->GenerationOf(kA, slot), before) << "raised before the first byte changes";
+  executor_.RunAll();
+  EXPECT_TRUE(zeroed);
+}
+
 // ---- sizes
 
 TEST(ExtentBytesTest, EveryUsualSlotSizeWastesLittle) {

@@ -1,0 +1,170 @@
+// What ends with the last session of a group, and with a tenant: through the real door.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/integration/attach_fixture.h"
+
+namespace kvartal::attach {
+namespace {
+
+using policy::DropReason;
+
+class AttachLifeTest : public AttachTest {
+ protected:
+  // Of a tenant, in DRAM.
+  engine::TenantTierStats Dram(const std::string& tenant) const {
+    for (const engine::TenantStats& stats : engine_->stats().tenants) {
+      if (stats.name == tenant) return stats.tiers[TierIndex(TierKind::kDram)];
+    }
+    return {};
+  }
+  uint64_t Filling() const { return Now().filling_blocks; }
+};
+
+TEST_F(AttachLifeTest, ANamespaceIsRetiredWhenTheLastGroupThatOpenedItIsGone) {
+  rules_[0].tier(TierKind::kNvme) = {};
+  Start();
+  const size_t fit = rules_[0].tier(TierKind::kDram).limit_bytes / kTestBlockBytes;
+  RawClient first(Path("red")), second(Path("red")), other(Path("red"));
+  Attach(first);
+  Attach(second);
+  Attach(other);
+  const uint32_t old_ns = OpenNamespace(first, 'o'), new_ns = OpenNamespace(other, 'n');
+  ASSERT_EQ(OpenNamespace(second, 'o'), old_ns);
+  ASSERT_EQ(OpenNamespace(second, 'o'), old_ns) << "twice by one group";
+  Store(other, new_ns, 1000, 32);  // the oldest of all
+  for (size_t stored = 0; stored < fit - 32; stored += 32) Store(first, old_ns, stored, 32);
+
+  first.Close();
+  Spin();
+  Store(other, new_ns, 2000, 32);
+  EXPECT_EQ(Dram("team/red").drop(DropReason::kRetired).count, 0u) << "somebody has it open still";
+  EXPECT_EQ(Lookup(second, old_ns, 0, 32).matched(), 32u);
+
+  second.Close();
+  Spin();
+  Store(other, new_ns, 3000, 64);
+  EXPECT_EQ(Dram("team/red").drop(DropReason::kRetired).count, 64u) << "now its blocks go first";
+  EXPECT_EQ(Lookup(other, new_ns, 3000, 64).matched(), 64u);
+
+  RawClient back(Path("red"));
+  Attach(back);
+  ASSERT_EQ(OpenNamespace(back, 'o'), old_ns);
+  Store(other, new_ns, 4000, 32);
+  EXPECT_EQ(Dram("team/red").drop(DropReason::kRetired).count, 64u) << "and is like any other once it is back";
+}
+
+TEST_F(AttachLifeTest, AFillThatTheEngineEndedIsNotCountedAndItsCommitSaysSo) {
+  dram_bytes_ = 64 * kMiB;
+  Start();
+  const size_t all = dram_bytes_ / kTestBlockBytes;
+  RawClient red(Path("red")), blue(Path("blue"));
+  Attach(red);
+  Attach(blue);
+  const uint32_t red_ns = OpenNamespace(red), blue_ns = OpenNamespace(blue);
+  const v1::Reserved fills = Reserve(red, red_ns, 0, all);
+  ASSERT_EQ(fills.outcomes(), std::string(all, '\0'));
+  ClientFrame wanted = ReserveFrame(blue_ns, 0, 8);
+  wanted.set_request_id(77);
+  ASSERT_TRUE(blue.Send(wanted));
+  Spin();
+  ASSERT_EQ(Filling(), all) << "it is owed an extent, and waits";
+  AdvanceMs((kFillTicksMax + 5) * kTickMs);
+  EXPECT_EQ(Answer(blue, 77).reserved().outcomes(), std::string(8, '\0'));
+  const uint64_t ended = all + 8 - Filling();
+  EXPECT_GT(ended, 0u);
+  const std::string outcomes = Commit(red, fills.reservations());
+  EXPECT_EQ(static_cast<uint64_t>(std::count(outcomes.begin(), outcomes.end(), '\2')), ended);
+  EXPECT_EQ(static_cast<uint64_t>(std::count(outcomes.begin(), outcomes.end(), '\0')), all - ended);
+  EXPECT_EQ(Filling(), 8u) << "the other tenant's";
+}
+
+TEST_F(AttachLifeTest, ALoadThatWaitsEndsWithItsClient) {
+  Start(true);
+  {
+    RawClient red(Path("red"));
+    Attach(red);
+    Store(red, OpenNamespace(red), 0, 16);
+  }
+  Spin();
+  rules_[0].ttl_ms[TierIndex(TierKind::kDram)] = 100;
+  engine_->ApplyPolicy(Table());
+  AdvanceMs(2000);
+  ASSERT_EQ(Dram("team/red").charged_bytes, 0u) << "all of it is on NVMe alone";
+  RawClient red(Path("red"));
+  Attach(red);
+  const v1::LookedUp found = Lookup(red, OpenNamespace(red), 0, 16);
+  ASSERT_EQ(found.matched(), 16u);
+  memory_->Hold();
+  ClientFrame load;
+  load.mutable_load()->set_lease(found.lease());
+  load.mutable_load()->set_count(16);
+  ASSERT_TRUE(red.Send(load));
+  Spin();
+  ASSERT_EQ(engine_->stats().waiting_reserves, 1u);
+  red.Close();
+  Spin();
+  EXPECT_EQ(engine_->stats().waiting_reserves, 0u) << "nobody waits for it";
+  EXPECT_EQ(engine_->stats().leased_blocks, 0u);
+  memory_->Release();
+  AdvanceMs(500);
+  EXPECT_EQ(engine_->stats().loads_under_way, 0u);
+}
+
+TEST_F(AttachLifeTest, ATenantThatIsGoneLeavesNoDescriptorAndNoLine) {
+  Start();
+  Warm();
+  const size_t fds = OpenFds();
+  RawClient red(Path("red"));
+  Attach(red);
+  Store(red, OpenNamespace(red), 0, 16);
+  red.fds.clear();
+  std::vector<engine::DeletionReceipt> receipts;
+  server_->SetDeletionObserver([&](const engine::DeletionReceipt& receipt, absl::AnyInvocable<void(bool)> kept) {
+    receipts.push_back(receipt);
+    kept(true);
+  });
+  const policy::TenantRules gone = rules_[0];
+  rules_.erase(rules_.begin());
+  engine_->ApplyPolicy(Table());
+  server_->OnPolicyChanged();
+  AdvanceMs(kRemovedGraceMs + 2000);
+  red.Close();
+  ASSERT_EQ(receipts.size(), 1u);
+  EXPECT_EQ(receipts[0].blocks, 16u);
+  EXPECT_EQ(engine_->stats().tenants.size(), 1u);
+  EXPECT_EQ(OpenFds() + 2, fds) << "its arena and its generation table";
+  rules_.push_back(gone);
+  engine_->ApplyPolicy(Table());
+  RawClient anew(Path("red"));
+  Attach(anew);
+  EXPECT_EQ(Lookup(anew, OpenNamespace(anew), 0, 16).matched(), 0u);
+  EXPECT_EQ(Dram("team/red").charged_bytes, 0u);
+}
+
+TEST_F(AttachLifeTest, AFloodOfDenialsIsToldByItsNumber) {
+  rules_.erase(rules_.begin());  // nobody stands behind the red door
+  Start();
+  uint64_t lines = 0, denials = 0;
+  server_->SetDoorObserver([&](const DoorEvent& event) {
+    ++lines;
+    denials += event.repeated == 0 ? 1 : event.repeated;
+    EXPECT_EQ(event.denial, DenialReason::kUnknownDoor);
+  });
+  ClientFrame attach;
+  attach.mutable_attach()->set_version(1);
+  for (int i = 0; i < 300; ++i) {
+    RawClient stranger(Path("red"));
+    stranger.Send(attach);
+    Spin();
+  }
+  EXPECT_EQ(lines, 1u);
+  AdvanceMs(2 * kAuditDenialPeriodMs);
+  EXPECT_EQ(lines, 2u);
+  EXPECT_EQ(denials, Denials(DenialReason::kUnknownDoor));
+  EXPECT_EQ(denials, 300u);
+}
+
+}  // namespace
+}  // namespace kvartal::attach
