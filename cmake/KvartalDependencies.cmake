@@ -15,6 +15,7 @@ find_package(GTest CONFIG REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(cpprestsdk CONFIG REQUIRED)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(URING REQUIRED IMPORTED_TARGET liburing)
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)

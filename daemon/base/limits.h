@@ -35,7 +35,11 @@ inline constexpr size_t kDiskQueuePerOwnerMax = 1024;    // of those, one tenant
 inline constexpr size_t kSpareTransfersMax = 1024;       // kept for reuse, a page each
 inline constexpr uint64_t kIoQuantumBytes = 1 * kMiB;    // a turn at the device of an owner with weight 100
 inline constexpr uint64_t kBackgroundFloorPercent = 10;  // of a device's bytes, for demotion and scrub while they wait
-inline constexpr size_t kDiskTransfersPerThread = 2;     // handed to a device: the next is there when one ends
+inline constexpr size_t kDiskTransfersPerPlace = 2;      // handed to a device: the next is there when one ends
+inline constexpr int64_t kIoDeadlineMs = 2000;           // with the device; healthy ones need a hundredth under load
+inline constexpr size_t kTransfersPerRing = 16;          // a disk that needs more is faster than one thread can hash
+inline constexpr unsigned kRingPartsMax = 128;           // of transfers, in a ring at once: 128 MiB
+inline constexpr unsigned kRingEntries = 512;            // a part, its cancellation, and what wakes the thread
 inline constexpr size_t kCatalogQueueMax = 4096;         // metadata batches not yet in RocksDB
 inline constexpr int kCatalogSyncSeconds = 5;            // power loss forgets at most this much
 inline constexpr uint64_t kNvmeDataStartBytes =
@@ -159,7 +163,7 @@ inline constexpr uint64_t kDramBytesMax =
     (uint64_t{UINT32_MAX} * kSlotAlignBytes) / kArenaOverCapacity;  // SlotId's reach
 inline constexpr uint64_t kNvmeBytesMin = 64 * kMiB;  // four segments: fewer cannot serve several slot sizes
 inline constexpr uint64_t kNvmeBytesMax = uint64_t{UINT32_MAX} * kSlotAlignBytes;  // SlotId's reach
-inline constexpr int kDiskThreadsMax = 64;     // a disk; deeper queues only add latency
+inline constexpr int kDiskThreadsMax = 64;     // a disk works on at once; deeper queues only add latency
 inline constexpr size_t kDisksMax = 1;         // a node, for now: one data file, one catalog
 inline constexpr size_t kDoorsMax = 256;       // `socket` attestor: one listener each
 inline constexpr size_t kSocketPathMax = 107;  // sockaddr_un::sun_path with its final zero
@@ -195,7 +199,8 @@ static_assert(kNvmeHeaderBytes % kSlotAlignBytes == 0);
 static_assert(kNvmeDataStartBytes >= kNvmeForeignProbeBytes && kNvmeForeignProbeBytes >= 2 * kNvmeHeaderBytes);
 static_assert(kScanReadsMax < kDiskQueuePerOwnerMax && kDiskQueuePerOwnerMax <= kDiskQueueMax);
 static_assert(kPromotionsPerTenantMax <= kDiskQueuePerOwnerMax);
-static_assert(kDiskThreadsMax * kDiskTransfersPerThread <= kDiskQueueMax);
+static_assert(kDiskThreadsMax * kDiskTransfersPerPlace <= kDiskQueueMax);
+static_assert(kRingEntries > 2 * kRingPartsMax);
 static_assert(kNvmeBytesMin >= 4 * kSegmentMinBytes);
 static_assert(kAuditDoorQueueMax < kAuditQueueMax);
 static_assert(kLeaseMsDefault >= kLeaseMsMin && kLeaseMsDefault <= kLeaseMsMax);

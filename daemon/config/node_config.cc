@@ -135,6 +135,7 @@ void ConfigReader::ReadDisk(FieldReader& disk) {
   read.path = PathAt(disk, "path");
   disk.Require("size");
   read.size_bytes = SizeAt(disk, "size", kNvmeBytesMin, kNvmeBytesMax);
+  read.io = disk.OneOf("io", kIoNames).value_or(read.io);
   read.io_threads = static_cast<int>(disk.Integer("ioThreads", 1, kDiskThreadsMax).value_or(read.io_threads));
   config_.nvme.push_back(std::move(read));
 }

@@ -15,6 +15,9 @@ namespace kvartal::config {
 // What `eviction` may name: the orders policy::NewTenantOrders makes.
 inline constexpr std::array<std::string_view, 2> kEvictionNames = {"lru", "lhd"};
 
+// What `nvme[].io` may name. auto: io_uring, or a pool of threads where that cannot be.
+inline constexpr std::array<std::string_view, 3> kIoNames = {"auto", "uring", "pool"};
+
 struct SocketDoor {
   std::string name;  // the identity behind this door: a `socket` subject of some policy
   std::string path;  // the Unix socket to listen on; default <run_dir>/<name>.sock
@@ -24,7 +27,8 @@ struct SocketDoor {
 struct NvmeConfig {
   std::string path;  // the preallocated data file; its catalog lies beside it in "<path>.catalog/"
   uint64_t size_bytes = 0;
-  int io_threads = 8;
+  std::string io = "auto";
+  int io_threads = 8;  // transfers the disk works on at once; with "pool" each has a thread
 };
 
 struct NodeConfig {

@@ -59,6 +59,7 @@ struct NodeView {
   std::vector<uint32_t> recent_reclaim_us;
   bool huge_pages = false;
   bool direct_io = false;
+  std::string io_engine;  // io_uring | threads; "" without an NVMe tier
   std::string attach_socket;
   std::string metrics_address;
   std::string metrics_error;

@@ -72,6 +72,7 @@ void FillStatus(const NodeView& view, pb::StatusReply* reply) {
   for (TierKind kind : kAllTiers) FillTier(view, kind, reply->add_tiers());
   reply->set_huge_pages(view.huge_pages);
   reply->set_direct_io(view.direct_io);
+  reply->set_io_engine(view.io_engine);
   reply->set_attach_socket(view.attach_socket);
   reply->set_metrics_address(view.metrics_address);
   reply->set_metrics_error(view.metrics_error);

@@ -1,6 +1,6 @@
 // The seam to a disk: one preallocated file (or raw device) read and written in aligned parts, off the engine loop.
-// PoolBlockFile (threads with pread/pwrite, O_DIRECT where the file system takes it) is the real one; tests/support/
-// fake_block_file.h the one with faults that a test pumps by hand. Both pass tests/contract.
+// The real ones are UringBlockFile and, where io_uring is denied or of no use, PoolBlockFile (threads with pread and
+// pwrite); tests/support/fake_block_file.h is the one with faults that a test pumps by hand. All pass tests/contract.
 #pragma once
 
 #include <sys/uio.h>
@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/functional/any_invocable.h"
@@ -41,6 +42,12 @@ struct BlockIo {
   absl::AnyInvocable<absl::Status()> on_disk_thread;
   // On the engine loop, exactly once. A short transfer is an error, never success. Unavailable: the device failed.
   absl::AnyInvocable<void(absl::Status)> done;
+
+  uint64_t bytes() const {
+    uint64_t total = 0;
+    for (int i = 0; i < part_count; ++i) total += parts[i].iov_len;
+    return total;
+  }
 };
 
 class BlockFile {
@@ -57,6 +64,9 @@ class BlockFile {
   virtual absl::Status Sync() = 0;
   // Accepted, `done` not yet run.
   virtual size_t Pending() const = 0;
+  // Of those, with the device for longer than a transfer may take, now. It is sick, and their buffers stay its own:
+  // `done` runs when it lets go of them, with what came of it.
+  virtual size_t Overdue() const { return 0; }
   // An owner's share of the bandwidth, in proportion to others'. A file where transfers take no turns has none to give.
   virtual void SetWeight(DomainId owner, uint32_t weight) {
     (void)owner;
@@ -64,16 +74,30 @@ class BlockFile {
   }
 };
 
+// Who moves the bytes of a real disk.
+enum class IoEngine : uint8_t { kUring, kPool };
+inline const char* IoEngineName(IoEngine engine) { return engine == IoEngine::kUring ? "io_uring" : "threads"; }
+
 struct BlockFileOptions {
   std::string path;  // a file, created when absent, or a block device
   // The file is preallocated in full at this size; a smaller one is grown to it. Of a larger one the front is used:
   // a file is never made smaller. A device must be at least this large.
   uint64_t size_bytes = 0;
-  int threads = 8;
+  int depth = 8;         // transfers the device works on at once; the pool has a thread for each
   size_t queue_max = 0;  // transfers under way; 0: kDiskQueueMax
+  // None: io_uring, or the pool where that cannot be.
+  std::optional<IoEngine> engine;
+  int64_t deadline_ms = 0;  // after which a transfer is overdue; 0: kIoDeadlineMs
+};
+
+struct OpenedBlockFile {
+  std::unique_ptr<BlockFile> file;
+  IoEngine engine = IoEngine::kPool;
+  std::string note;  // why it is the pool, though nobody asked for it, and what would help
 };
 // Errors: FailedPrecondition when another process holds the file (flock), ResourceExhausted when the disk is full,
-// each with the path and what to do. Callbacks are posted to `executor`, which must outlive the file.
-absl::StatusOr<std::unique_ptr<BlockFile>> OpenPoolBlockFile(const BlockFileOptions& options, Executor* executor);
+// Unimplemented when io_uring was asked for and cannot be; each with the path and what to do. Callbacks are posted to
+// `executor`, which must outlive the file.
+absl::StatusOr<OpenedBlockFile> OpenBlockFile(const BlockFileOptions& options, Executor* executor);
 
 }  // namespace kvartal::device

@@ -167,7 +167,7 @@ absl::StatusOr<uint64_t> CheckAndSize(const Candidate& file, const BlockFileOpti
 
 }  // namespace
 
-absl::StatusOr<OpenedBlockFile> SetUpBlockFile(const BlockFileOptions& options) {
+absl::StatusOr<DiskFile> SetUpBlockFile(const BlockFileOptions& options) {
   if (options.size_bytes == 0 || options.size_bytes % kSlotAlignBytes != 0) {
     return absl::InvalidArgumentError(absl::StrCat("the size of ", options.path, " is ", options.size_bytes,
                                                    " bytes; it must be a multiple of ", kSlotAlignBytes, " and not 0"));
@@ -180,7 +180,7 @@ absl::StatusOr<OpenedBlockFile> SetUpBlockFile(const BlockFileOptions& options) 
     return size.status();
   }
   TryDirect(file.fd, options.path);
-  return OpenedBlockFile{std::move(file.fd), *size};
+  return DiskFile(std::move(file.fd), options.path, *size);
 }
 
 }  // namespace kvartal::device

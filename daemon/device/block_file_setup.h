@@ -3,18 +3,12 @@
 // Invariant: a failure leaves the disk as it was: a file made here is removed, a grown one is cut back.
 #pragma once
 
-#include <cstdint>
-
 #include "daemon/base/status.h"
-#include "daemon/base/unique_fd.h"
 #include "daemon/device/block_file.h"
+#include "daemon/device/disk_file.h"
 
 namespace kvartal::device {
 
-struct OpenedBlockFile {
-  UniqueFd fd;
-  uint64_t size_bytes = 0;
-};
-absl::StatusOr<OpenedBlockFile> SetUpBlockFile(const BlockFileOptions& options);
+absl::StatusOr<DiskFile> SetUpBlockFile(const BlockFileOptions& options);
 
 }  // namespace kvartal::device

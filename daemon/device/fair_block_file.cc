@@ -9,14 +9,8 @@
 namespace kvartal::device {
 namespace {
 
-uint64_t BytesOf(const BlockIo& io) {
-  uint64_t bytes = 0;
-  for (int i = 0; i < io.part_count; ++i) bytes += io.parts[i].iov_len;
-  return bytes;
-}
-
 // A write wears the device and takes its bandwidth twice over, next to a read.
-uint64_t CostOf(const BlockIo& io) { return io.op == BlockIo::Op::kWrite ? 2 * BytesOf(io) : BytesOf(io); }
+uint64_t CostOf(const BlockIo& io) { return io.op == BlockIo::Op::kWrite ? 2 * io.bytes() : io.bytes(); }
 
 class FairBlockFile : public BlockFile {
  public:
@@ -41,13 +35,14 @@ class FairBlockFile : public BlockFile {
   }
   absl::Status Sync() override { return file_->Sync(); }
   size_t Pending() const override { return queue_.size() + under_way_; }
+  size_t Overdue() const override { return file_->Overdue(); }
   void SetWeight(DomainId owner, uint32_t weight) override { queue_.SetWeight(owner, weight); }
 
   bool Submit(BlockIo io) override {
     size_t& accepted = accepted_[io.owner];
     if (accepted >= owner_queue_max_ || Pending() >= kDiskQueueMax) return false;
     ++accepted;
-    io.done = [this, alive = std::weak_ptr<bool>(alive_), owner = io.owner, bytes = BytesOf(io),
+    io.done = [this, alive = std::weak_ptr<bool>(alive_), owner = io.owner, bytes = io.bytes(),
                done = std::move(io.done)](absl::Status status) mutable {
       if (!alive.expired()) OnEnded(owner, bytes);
       done(std::move(status));
@@ -66,7 +61,7 @@ class FairBlockFile : public BlockFile {
       std::optional<BlockIo> io = queue_.Pop();
       if (!io.has_value()) return;
       ++under_way_;
-      under_way_bytes_ += BytesOf(*io);
+      under_way_bytes_ += io->bytes();
       KV_CHECK(file_->Submit(*std::move(io)));
     }
   }

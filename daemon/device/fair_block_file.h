@@ -12,7 +12,7 @@
 namespace kvartal::device {
 
 struct FairBlockFileOptions {
-  // With the file: enough to keep its threads busy while the loop is, few enough that a newcomer's turn is near.
+  // With the file: enough to keep it busy while the loop is, few enough that a newcomer's turn is near.
   size_t under_way_min = 16;
   uint64_t under_way_bytes = 8 * kMiB;
   size_t owner_queue_max = 0;  // accepted and not ended, one owner; 0: kDiskQueuePerOwnerMax

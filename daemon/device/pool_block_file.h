@@ -1,46 +1,52 @@
-// The real disk: one preallocated file or raw device, read and written by a pool of threads with preadv and pwritev.
+// The real disk without io_uring: a pool of threads with preadv and pwritev, as many as the device works on at once.
 // Confined to the engine loop; transfers and their on_disk_thread callbacks run on the pool's threads.
-// Invariants: at most `queue_max` transfers are under way (their `done` has not run yet); a transfer that moved less
-// than asked is never OK; the file stays locked for as long as this object lives.
+// Invariant: at most `queue_max` transfers are under way (their `done` has not run yet).
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <memory>
-#include <string>
 
-#include "daemon/base/unique_fd.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/mutex.h"
 #include "daemon/base/worker_pool.h"
 #include "daemon/device/block_file.h"
+#include "daemon/device/disk_file.h"
 
 namespace kvartal::device {
 
 class PoolBlockFile : public BlockFile {
  public:
-  // `fd` is open, locked and holds `size_bytes`.
-  PoolBlockFile(UniqueFd fd, uint64_t size_bytes, const BlockFileOptions& options, Executor* executor);
+  PoolBlockFile(DiskFile file, const BlockFileOptions& options, Executor* executor);
   // Every accepted transfer is finished first; its `done` is posted.
   ~PoolBlockFile() override;
 
-  uint64_t size_bytes() const override { return size_bytes_; }
-  bool direct_io() const override;
+  uint64_t size_bytes() const override { return file_.size_bytes(); }
+  bool direct_io() const override { return file_.direct_io(); }
   bool Submit(BlockIo io) override;
-  absl::Status ReadNow(uint64_t offset, void* data, size_t bytes) override;
-  absl::Status WriteNow(uint64_t offset, const void* data, size_t bytes) override;
-  absl::Status Sync() override;
+  absl::Status ReadNow(uint64_t offset, void* data, size_t bytes) override {
+    return file_.ReadNow(offset, data, bytes);
+  }
+  absl::Status WriteNow(uint64_t offset, const void* data, size_t bytes) override {
+    return file_.WriteNow(offset, data, bytes);
+  }
+  absl::Status Sync() override { return file_.Sync(); }
   size_t Pending() const override { return *pending_; }
+  size_t Overdue() const override;
 
  private:
-  absl::Status Perform(BlockIo* io) const;
-  absl::Status Transfer(const BlockIo& io) const;
-  absl::Status TransferNow(BlockIo::Op op, uint64_t offset, std::byte* data, size_t bytes) const;
+  absl::Status Perform(BlockIo* io);
+  absl::Status TransferInTime(const BlockIo& io);
 
-  const std::string path_;
-  const UniqueFd fd_;
-  const uint64_t size_bytes_;
+  const DiskFile file_;
   const size_t queue_max_;
+  const int64_t deadline_ns_;
   Executor* const executor_;
+  const SystemClock clock_;
   const std::shared_ptr<size_t> pending_;  // confined to the loop: callbacks may outlive this object
-  WorkerPool pool_;                        // last: its threads use everything above
+  mutable Mutex mutex_;
+  std::list<int64_t> started_ns_ ABSL_GUARDED_BY(mutex_);  // of what is with the device, oldest first
+  WorkerPool pool_;                                        // last: its threads use everything above
 };
 
 }  // namespace kvartal::device

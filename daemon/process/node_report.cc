@@ -35,6 +35,8 @@ std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const 
         "the device reports errors: reads miss, writes are refused; look at the log and at the disk, then restart";
   } else if (parts.nvme->file != nullptr && !parts.nvme->file->direct_io()) {
     nvme.note = "the file system takes no O_DIRECT: the page cache holds every block a second time";
+  } else if (nvme.note.empty()) {
+    nvme.note = parts.nvme->engine_note;
   }
   return tiers;
 }
@@ -101,6 +103,7 @@ control::NodeView ViewOf(const NodeParts& parts) {
   view.recent_reclaim_us = std::move(attach.recent_reclaim_us);
   view.huge_pages = parts.memory->HugePages();
   view.direct_io = parts.nvme->file != nullptr && parts.nvme->file->direct_io();
+  if (parts.nvme->file != nullptr) view.io_engine = device::IoEngineName(parts.nvme->engine);
   view.attach_socket = parts.config->attach_socket;
   view.metrics_address = parts.metrics_address;
   view.metrics_error = parts.metrics_error;
@@ -127,7 +130,11 @@ telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {
   metrics.rss_bytes = OwnResidentBytes();
   metrics.bugs = BugCount();
   metrics.huge_pages = parts.memory->HugePages();
-  metrics.direct_io = parts.nvme->file != nullptr && parts.nvme->file->direct_io();
+  if (parts.nvme->file != nullptr) {
+    metrics.direct_io = parts.nvme->file->direct_io();
+    metrics.io_uring = parts.nvme->engine == device::IoEngine::kUring;
+    metrics.io_overdue = parts.nvme->file->Overdue();
+  }
   metrics.version = KVARTAL_VERSION;
   return metrics;
 }

@@ -1,5 +1,6 @@
 #include "daemon/process/nvme_stack.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,12 @@ NvmeStack Offline(const absl::Status& why) {
   return stack;
 }
 
+std::optional<device::IoEngine> EngineOf(const config::NvmeConfig& config) {
+  if (config.io == "uring") return device::IoEngine::kUring;
+  if (config.io == "pool") return device::IoEngine::kPool;
+  return std::nullopt;
+}
+
 }  // namespace
 
 absl::StatusOr<NvmeStack> OpenNvmeStack(const config::NvmeConfig& config, Executor* executor, const Clock* clock) {
@@ -25,14 +32,17 @@ absl::StatusOr<NvmeStack> OpenNvmeStack(const config::NvmeConfig& config, Execut
   device::BlockFileOptions file_options;
   file_options.path = config.path;
   file_options.size_bytes = config.size_bytes;
-  file_options.threads = config.io_threads;
+  file_options.depth = config.io_threads;
+  file_options.engine = EngineOf(config);
   file_options.queue_max = kDiskQueueMax;
-  absl::StatusOr<std::unique_ptr<device::BlockFile>> file = device::OpenPoolBlockFile(file_options, executor);
-  if (absl::IsFailedPrecondition(file.status())) return file.status();
-  if (!file.ok()) return Offline(file.status());
+  absl::StatusOr<device::OpenedBlockFile> disk = device::OpenBlockFile(file_options, executor);
+  if (absl::IsFailedPrecondition(disk.status())) return disk.status();
+  if (!disk.ok()) return Offline(disk.status());
+  stack.engine = disk->engine;
+  stack.engine_note = disk->note;
   device::FairBlockFileOptions turns;
-  turns.under_way_min = static_cast<size_t>(config.io_threads) * kDiskTransfersPerThread;
-  stack.file = device::NewFairBlockFile(*std::move(file), turns);
+  turns.under_way_min = static_cast<size_t>(config.io_threads) * kDiskTransfersPerPlace;
+  stack.file = device::NewFairBlockFile(std::move(disk->file), turns);
 
   absl::StatusOr<std::unique_ptr<tier::NvmeTier>> opened = tier::NvmeTier::Open(stack.file.get(), clock);
   if (!opened.ok()) {

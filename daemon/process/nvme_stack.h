@@ -21,6 +21,8 @@ struct NvmeStack {
   std::unique_ptr<tier::NvmeTier> tier;
   std::unique_ptr<tier::NvmeCatalog> catalog;
   std::string note;  // why the tier is offline and what to do; empty when it serves
+  device::IoEngine engine = device::IoEngine::kPool;
+  std::string engine_note;  // why it is not io_uring, though nobody asked for the pool
 };
 
 // A full disk, a foreign file, another format version: a stack with a note, and the node serves without the tier.

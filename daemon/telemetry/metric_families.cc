@@ -283,6 +283,8 @@ void AddNodeFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricF
   AddSingle(kDraining, engine.draining ? 1 : 0, out);
   AddSingle(kHugePages, metrics.huge_pages ? 1 : 0, out);
   AddSingle(kDirectIo, metrics.direct_io ? 1 : 0, out);
+  AddSingle(kIoUring, metrics.io_uring ? 1 : 0, out);
+  AddSingle(kIoOverdue, static_cast<double>(metrics.io_overdue), out);
   AddSingle(kResident, static_cast<double>(metrics.rss_bytes), out);
   AddSingle(kUptime, static_cast<double>(metrics.uptime_ms) / kMsPerSecond, out);
   AddSingle(kBugs, static_cast<double>(metrics.bugs), out);

@@ -102,6 +102,10 @@ inline constexpr MetricName kDraining{"kvartal_draining", "1 while the daemon ta
 inline constexpr MetricName kHugePages{"kvartal_huge_pages",
                                        "1: arenas get huge pages; 0: populating costs ten times more"};
 inline constexpr MetricName kDirectIo{"kvartal_direct_io", "1: NVMe I/O passes the page cache by"};
+inline constexpr MetricName kIoUring{"kvartal_io_uring",
+                                     "1: NVMe I/O goes through io_uring; 0: through a pool of threads"};
+inline constexpr MetricName kIoOverdue{"kvartal_nvme_overdue_transfers",
+                                       "Transfers the disk has had for too long, now; while there is one it is sick"};
 inline constexpr MetricName kResident{"kvartal_resident_bytes",
                                       "Resident memory of the daemon itself, arenas left out"};
 inline constexpr MetricName kUptime{"kvartal_uptime_seconds", "Seconds since the daemon started"};

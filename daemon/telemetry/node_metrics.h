@@ -25,6 +25,8 @@ struct NodeMetrics {
   uint64_t bugs = 0;
   bool huge_pages = false;
   bool direct_io = false;
+  bool io_uring = false;
+  uint64_t io_overdue = 0;
   std::string version;
 };
 

@@ -92,6 +92,7 @@ class NvmeTier::State : public std::enable_shared_from_this<NvmeTier::State> {
   void OnSegmentPage(uint32_t segment, const absl::Status& status);
   bool SubmitWaiting(uint32_t segment);
   void OnQueueRoom();
+  bool Healthy() const { return health_.healthy() && file_->Overdue() == 0; }
   void NoteResult(const absl::Status& status, uint64_t* errors);
 
   device::BlockFile* const file_;
@@ -127,7 +128,7 @@ NvmeTier::State::State(device::BlockFile* file, const Clock* clock, const Superb
       capacity_bytes_(segments_.capacity_bytes()) {}
 
 uint64_t NvmeTier::State::GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const {
-  if (slot_bytes == 0 || slot_bytes > kBlockBytesMax || !health_.healthy()) return 0;
+  if (slot_bytes == 0 || slot_bytes > kBlockBytesMax || !Healthy()) return 0;
   const uint64_t bytes = NvmeSlots::ExtentBytes(PayloadOf(slot_bytes));
   return bytes <= at_most_bytes && segments_.CanReserve(PayloadOf(slot_bytes)) ? bytes : 0;
 }
@@ -138,7 +139,7 @@ TierStats NvmeTier::State::Stats() const {
   stats.granted_bytes = slots_.granted_bytes();
   stats.used_bytes = slots_.used_bytes();
   stats.slots_used = slots_.slots_taken();
-  stats.healthy = health_.healthy();
+  stats.healthy = Healthy();
   return stats;
 }
 

@@ -1,9 +1,12 @@
 // What block_file.h promises, of the fake and of the real one.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -16,6 +19,7 @@
 #include "daemon/base/units.h"
 #include "daemon/device/block_file.h"
 #include "daemon/device/fair_block_file.h"
+#include "daemon/device/uring.h"
 #include "tests/support/fake_block_file.h"
 #include "tests/support/manual_executor.h"
 #include "tests/support/scratch_dir.h"
@@ -50,26 +54,31 @@ class FakeKind : public Disk {
   const std::shared_ptr<FakeDisk> disk_ = MakeFakeDisk(kFileBytes);
 };
 
-class PoolKind : public Disk {
+class RealKind : public Disk {
  public:
+  explicit RealKind(std::optional<IoEngine> engine) : engine_(engine) {}
   absl::StatusOr<std::unique_ptr<BlockFile>> Open(Executor* executor, size_t queue_max) override {
     BlockFileOptions options;
     options.path = dir_.File("disk");
     options.size_bytes = kFileBytes;
-    options.threads = 4;
+    options.depth = 4;
     options.queue_max = queue_max;
-    return OpenPoolBlockFile(options, executor);
+    options.engine = engine_;
+    KV_ASSIGN_OR_RETURN(OpenedBlockFile opened, OpenBlockFile(options, executor));
+    return std::move(opened.file);
   }
 
  private:
+  const std::optional<IoEngine> engine_;
   const ScratchDir dir_;
 };
 
-// The pool behind the turns of its owners.
-class FairKind : public PoolKind {
+// Behind the turns of its owners.
+class FairKind : public RealKind {
  public:
+  FairKind() : RealKind(std::nullopt) {}
   absl::StatusOr<std::unique_ptr<BlockFile>> Open(Executor* executor, size_t queue_max) override {
-    KV_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, PoolKind::Open(executor, 0));
+    KV_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, RealKind::Open(executor, 0));
     return NewFairBlockFile(std::move(file),
                             {.under_way_min = 2, .under_way_bytes = 64 * kKiB, .owner_queue_max = queue_max});
   }
@@ -96,11 +105,13 @@ class Buffer {
 struct Kind {
   const char* name;
   std::function<std::unique_ptr<Disk>()> make;
+  bool needs_ring = false;
 };
 
 class BlockFileContract : public ::testing::TestWithParam<Kind> {
  protected:
   void SetUp() override {
+    if (GetParam().needs_ring && !ProbeUring(-1).ok()) GTEST_SKIP() << ProbeUring(-1);
     disk_ = GetParam().make();
     Reopen();
   }
@@ -221,6 +232,62 @@ TEST_P(BlockFileContract, TheHookOfAReadSeesTheBytesAndDecides) {
   EXPECT_TRUE(saw);
 }
 
+// Pages that a device has pinned survive a punch: what is read into them afterwards is in no mapping any more.
+TEST_P(BlockFileContract, WhatIsReadAfterAHoleWasPunchedIsInTheMapping) {
+  Buffer stored(2 * kIoPartBytes);
+  stored.Fill(21);
+  ASSERT_TRUE(Write(0, {&stored}).ok());
+  const UniqueFd arena_fd(::memfd_create("arena", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(arena_fd.get(), static_cast<off_t>(stored.size())), 0);
+  const auto arena = Mapping::Shared(arena_fd.get(), stored.size(), PROT_READ | PROT_WRITE);
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  for (int turn = 0; turn < 3; ++turn) {
+    BlockIo io = Io(BlockIo::Op::kRead, 0, {});
+    io.part_count = 1;
+    io.parts[0] = {arena->data(), arena->size()};
+    ASSERT_TRUE(Run(std::move(io)).ok());
+    EXPECT_EQ(std::memcmp(arena->data(), stored.data(), stored.size()), 0) << turn;
+    ASSERT_EQ(
+        ::fallocate(arena_fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(stored.size())),
+        0);
+    EXPECT_EQ(arena->data()[5], std::byte{0});
+  }
+}
+
+TEST_P(BlockFileContract, MoreTransfersThanTheDeviceTakesAtOnceKeepTheirBytesApart) {
+  constexpr uint64_t kSlots = 128;
+  constexpr uint64_t kSlotBytes = 128 * kKiB;
+  Buffer written(kSlots * kSlotBytes);
+  written.Fill(22);
+  Buffer read(kSlots * kSlotBytes);
+  for (const BlockIo::Op op : {BlockIo::Op::kWrite, BlockIo::Op::kRead}) {
+    const Buffer& memory = op == BlockIo::Op::kWrite ? written : read;
+    uint64_t ended = 0;
+    uint64_t hooked = 0;  // on one thread of the device or another, but seen here once `done` has run
+    std::mutex mutex;
+    for (uint64_t i = 0; i < kSlots; ++i) {
+      const uint64_t at = i * 37 % kSlots * kSlotBytes;
+      BlockIo io;
+      io.op = op;
+      io.offset = at;
+      io.part_count = 2;
+      io.parts[0] = {memory.data() + at, 4 * kKiB};
+      io.parts[1] = {memory.data() + at + 4 * kKiB, kSlotBytes - 4 * kKiB};
+      io.on_disk_thread = [&] {
+        const std::lock_guard lock(mutex);
+        ++hooked;
+        return absl::OkStatus();
+      };
+      io.done = [&](const absl::Status& status) { ended += status.ok() ? 1 : 0; };
+      ASSERT_TRUE(file_->Submit(std::move(io)));
+    }
+    executor_.RunUntil([&] { return ended == kSlots; });
+    EXPECT_EQ(hooked, kSlots);
+  }
+  EXPECT_TRUE(read.Equals(written));
+  EXPECT_EQ(file_->Overdue(), 0u);
+}
+
 TEST_P(BlockFileContract, AFullQueueRefusesAndNothingOfTheRefusedRuns) {
   Reopen(4);
   std::vector<std::unique_ptr<Buffer>> buffers;
@@ -309,7 +376,10 @@ TEST_P(BlockFileContract, StartUpReadsAndWritesTakeAnyMemoryAndKnowTheEnd) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, BlockFileContract,
                          ::testing::Values(Kind{"Fake", [] { return std::make_unique<FakeKind>(); }},
-                                           Kind{"Pool", [] { return std::make_unique<PoolKind>(); }},
+                                           Kind{"Pool", [] { return std::make_unique<RealKind>(IoEngine::kPool); }},
+                                           Kind{"Uring", [] { return std::make_unique<RealKind>(IoEngine::kUring); },
+                                                true},
+                                           Kind{"Auto", [] { return std::make_unique<RealKind>(std::nullopt); }},
                                            Kind{"Fair", [] { return std::make_unique<FairKind>(); }}),
                          [](const ::testing::TestParamInfo<Kind>& param) { return std::string(param.param.name); });
 

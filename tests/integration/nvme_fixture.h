@@ -45,9 +45,7 @@ struct Census {
 };
 
 class NvmeTest : public ::testing::Test {
- protected:
-  explicit NvmeTest(DaemonOptions options = Options()) : daemon_(std::move(options)) {}
-
+ public:
   // Few enough bytes of DRAM that most blocks live on NVMe only.
   static DaemonOptions Options() {
     DaemonOptions options;
@@ -55,6 +53,9 @@ class NvmeTest : public ::testing::Test {
     options.manifests = TenantManifest("own", absl::StrCat("uid: ", ::getuid()), "4Mi", "64Mi");
     return options;
   }
+
+ protected:
+  explicit NvmeTest(DaemonOptions options = Options()) : daemon_(std::move(options)) {}
 
   void Start() {
     ASSERT_NO_FATAL_FAILURE(StartDaemon());

@@ -136,7 +136,8 @@ void DaemonProcess::WriteFiles() const {
   std::string config = absl::StrCat("runDir: run\npolicyDir: policy\ndram: {size: ", options_.dram_size, "}\n");
   absl::StrAppend(&config, "metricsAddress: \"", options_.metrics_address, "\"\n");
   if (!options_.nvme_size.empty()) {
-    absl::StrAppend(&config, "nvme: [{path: ", nvme_path(), ", size: ", options_.nvme_size, "}]\n");
+    absl::StrAppend(&config, "nvme: [{path: ", nvme_path(), ", size: ", options_.nvme_size, ", io: ", options_.nvme_io,
+                    "}]\n");
   }
   if (!options_.doors.empty()) absl::StrAppend(&config, "doors:\n");
   for (const std::string& door : options_.doors) absl::StrAppend(&config, "- {name: ", door, ", mode: \"0666\"}\n");

@@ -34,8 +34,9 @@ std::string TenantManifest(const std::string& name, const std::string& subject, 
 
 struct DaemonOptions {
   std::string dram_size = "64Mi";
-  std::string nvme_size;           // "": no NVMe tier
-  std::string nvme_path;           // "": <folder>/nvme.dat
+  std::string nvme_size;  // "": no NVMe tier
+  std::string nvme_path;  // "": <folder>/nvme.dat
+  std::string nvme_io = "auto";
   std::string manifests;           // "": one tenant test/own of this user, 32Mi of DRAM and of NVMe
   std::vector<std::string> doors;  // names; sockets are <folder>/run/<name>.sock
   std::string metrics_address = "127.0.0.1:0";

@@ -16,12 +16,6 @@ namespace {
 
 using device::BlockIo;
 
-uint64_t TotalBytes(const BlockIo& io) {
-  uint64_t total = 0;
-  for (int i = 0; i < io.part_count; ++i) total += io.parts[i].iov_len;
-  return total;
-}
-
 void CheckShape(const BlockIo& io, uint64_t disk_bytes) {
   KV_CHECK(io.done != nullptr && io.part_count >= 1 && io.part_count <= 2);
   KV_CHECK(io.offset % kSlotAlignBytes == 0);
@@ -29,7 +23,7 @@ void CheckShape(const BlockIo& io, uint64_t disk_bytes) {
     KV_CHECK(io.parts[i].iov_len > 0 && io.parts[i].iov_len % kSlotAlignBytes == 0);
     KV_CHECK(reinterpret_cast<uintptr_t>(io.parts[i].iov_base) % kSlotAlignBytes == 0);
   }
-  KV_CHECK(io.offset + TotalBytes(io) <= disk_bytes);
+  KV_CHECK(io.offset + io.bytes() <= disk_bytes);
 }
 
 // Moves the first `limit` bytes of the transfer.
@@ -129,7 +123,7 @@ struct FakeBlockFile::State : public std::enable_shared_from_this<FakeBlockFile:
     const bool write = io->op == BlockIo::Op::kWrite;
     if (write && io->on_disk_thread != nullptr) KV_RETURN_IF_ERROR(io->on_disk_thread());
     if (fault == DiskFault::kIoError) return absl::UnavailableError("the fake disk was told to fail (EIO)");
-    const uint64_t total = TotalBytes(*io);
+    const uint64_t total = io->bytes();
     const bool front_only = fault == DiskFault::kShortTransfer || (write && fault == DiskFault::kTornWrite);
     const uint64_t moved = front_only ? fault_random() % (total / kSlotAlignBytes) * kSlotAlignBytes : total;
     Transfer(*io, disk->bytes.data(), moved);
@@ -203,6 +197,8 @@ absl::Status FakeBlockFile::WriteNow(uint64_t offset, const void* data, size_t b
 absl::Status FakeBlockFile::Sync() { return state_->CheckNow(0, 0); }
 
 size_t FakeBlockFile::Pending() const { return state_->ios.size() + state_->lost.size(); }
+
+size_t FakeBlockFile::Overdue() const { return state_->lost.size(); }
 
 void FakeBlockFile::FaultNext(DiskFault fault, int count) {
   state_->next_fault = fault;

@@ -56,6 +56,8 @@ class FakeBlockFile : public device::BlockFile {
   absl::Status WriteNow(uint64_t offset, const void* data, size_t bytes) override;
   absl::Status Sync() override;
   size_t Pending() const override;
+  // The transfers that never complete.
+  size_t Overdue() const override;
 
   // The next `count` transfers have this fault.
   void FaultNext(DiskFault fault, int count = 1);

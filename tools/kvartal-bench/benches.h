@@ -84,6 +84,7 @@ struct NvmeOptions {
   uint64_t round_mib = 512;  // stored or loaded a round
   int rounds = 5;
   int io_threads = 8;
+  std::string io = "uring";  // uring | pool: how the daemon does its I/O
 };
 absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options);
 

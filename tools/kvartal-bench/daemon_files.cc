@@ -9,7 +9,7 @@ std::string ConfigurationText(const DaemonSetup& setup, const std::string& folde
       "runDir: ", folder, "\npolicyDir: ", folder, "/policies\nattestUid: true\ndram: {size: ", setup.dram_bytes,
       "}\neviction: ", setup.eviction, "\nleaseMs: ", setup.lease_ms, "\nlogLevel: warning\n");
   if (setup.nvme_bytes != 0) {
-    absl::StrAppend(&text, "nvme:\n- {path: ", folder, "/nvme.dat, size: ", setup.nvme_bytes,
+    absl::StrAppend(&text, "nvme:\n- {path: ", folder, "/nvme.dat, size: ", setup.nvme_bytes, ", io: ", setup.nvme_io,
                     ", ioThreads: ", setup.nvme_threads, "}\n");
   }
   bool first = true;

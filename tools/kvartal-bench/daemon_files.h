@@ -24,6 +24,7 @@ struct DaemonSetup {
   uint64_t dram_bytes = 0;
   uint64_t nvme_bytes = 0;  // 0: no NVMe tier
   int nvme_threads = 8;
+  std::string nvme_io = "auto";
   std::string eviction = "lru";
   uint32_t lease_ms = kLeaseMsDefault;
   std::vector<TenantSetup> tenants;

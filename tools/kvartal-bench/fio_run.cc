@@ -47,7 +47,7 @@ absl::StatusOr<double> RunFio(const FioJob& job) {
   const std::string command =
       absl::StrCat("fio --name=ceiling --filename='", job.path, "' --rw=", job.write ? "write" : "read",
                    " --bs=", job.io_bytes, " --size=", RoundDown(job.total_bytes, job.io_bytes),
-                   " --offset=", job.offset_bytes, " --direct=1 --ioengine=libaio --iodepth=", job.depth,
+                   " --offset=", job.offset_bytes, " --direct=1 --ioengine=", job.engine, " --iodepth=", job.depth,
                    " --fallocate=none --overwrite=0 --end_fsync=0 --output-format=json 2>/dev/null");
   const std::unique_ptr<std::FILE, PipeClose> pipe(::popen(command.c_str(), "r"));
   if (pipe == nullptr) return absl::InternalError(absl::StrCat("cannot run fio: ", std::strerror(errno)));

@@ -16,6 +16,7 @@ struct FioJob {
   uint64_t total_bytes = 0;   // of the run
   uint64_t offset_bytes = 0;  // where in the file it starts
   int depth = 1;              // transfers under way
+  std::string engine = "io_uring";
 };
 
 // Bytes a second. NotFound when there is no fio; the message names the package.

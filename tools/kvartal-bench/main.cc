@@ -173,8 +173,11 @@ class CommandLine {
         ->capture_default_str();
     nvme->add_option("--round-mib", nvme_.round_mib, "stored or loaded a round")->capture_default_str();
     nvme->add_option("--rounds", nvme_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
-    nvme->add_option("--io-threads", nvme_.io_threads, "of the daemon, and fio's depth")
+    nvme->add_option("--io-threads", nvme_.io_threads, "transfers at the disk at once: the daemon's, and fio's depth")
         ->check(CLI::Range(1, 64))
+        ->capture_default_str();
+    nvme->add_option("--io", nvme_.io, "of the daemon; fio uses io_uring where this process may")
+        ->check(CLI::IsMember({"uring", "pool"}))
         ->capture_default_str();
   }
 

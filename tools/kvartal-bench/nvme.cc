@@ -2,12 +2,15 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/limits.h"
 #include "daemon/base/units.h"
+#include "daemon/device/uring.h"
 #include "tools/kvartal-bench/bench_client.h"
 #include "tools/kvartal-bench/bench_daemon.h"
 #include "tools/kvartal-bench/benches.h"
@@ -27,9 +30,10 @@ constexpr int64_t kDurableTimeoutMs = 60'000;
 // One block size: a daemon whose data file was written through before, and a sibling of the same size for fio's writes.
 class NvmeRun {
  public:
-  NvmeRun(const Common& common, const NvmeOptions& options, uint64_t block_kib)
+  NvmeRun(const Common& common, const NvmeOptions& options, std::string fio_engine, uint64_t block_kib)
       : common_(common),
         options_(options),
+        fio_engine_(std::move(fio_engine)),
         block_bytes_(block_kib * kKiB),
         blocks_a_round_(std::max<uint64_t>(1, options.round_mib * kMiB / block_bytes_)),
         file_bytes_(RoundUp(StoredRounds() * options.round_mib * kMiB * 5 / 4 + 512 * kMiB, kSegmentMaxBytes)) {}
@@ -37,6 +41,7 @@ class NvmeRun {
   absl::Status Start() {
     DaemonSetup setup = OneTenant(RoundUp(options_.round_mib * kMiB * 3 / 2, kExtentAlignBytes), file_bytes_);
     setup.nvme_threads = options_.io_threads;
+    setup.nvme_io = options_.io;
     KV_ASSIGN_OR_RETURN(daemon_, BenchDaemon::Prepare(common_, setup));
     KV_RETURN_IF_ERROR(Prewrite(daemon_->nvme_file(), file_bytes_));
     KV_RETURN_IF_ERROR(Prewrite(SiblingFile(), file_bytes_));
@@ -54,11 +59,13 @@ class NvmeRun {
     KV_RETURN_IF_ERROR(daemon_->Stop());
     DaemonSetup setup = OneTenant(RoundUp(options_.round_mib * kMiB / 2, kExtentAlignBytes), file_bytes_);
     setup.nvme_threads = options_.io_threads;
+    setup.nvme_io = options_.io;
     KV_RETURN_IF_ERROR(daemon_->Launch(setup));
     KV_RETURN_IF_ERROR(daemon_->WaitRecovered());
     KV_RETURN_IF_ERROR(Attach());
     KV_ASSIGN_OR_RETURN(const admin::v1::StatusReply status, daemon_->admin().GetStatus());
     direct_io_ = status.direct_io();
+    io_engine_ = status.io_engine();
     huge_pages_ = status.huge_pages();
     return LoadRound().status();
   }
@@ -117,6 +124,7 @@ class NvmeRun {
   uint64_t from_memory() const { return from_memory_; }
   uint64_t wrong() const { return wrong_; }
   bool direct_io() const { return direct_io_; }
+  const std::string& io_engine() const { return io_engine_; }
   // Of the daemon's memory. Transfers of huge pages are fewer pieces; fio's own buffers have none.
   bool huge_pages() const { return huge_pages_; }
 
@@ -153,6 +161,7 @@ class NvmeRun {
     job.io_bytes = block_bytes_ + kNvmeHeaderBytes;
     job.total_bytes = blocks_a_round_ * job.io_bytes;
     job.depth = options_.io_threads;
+    job.engine = fio_engine_;
     const uint64_t places = std::max<uint64_t>(1, file_bytes_ / job.total_bytes);
     job.offset_bytes = RoundUp(place % places * job.total_bytes, kSlotAlignBytes);
     if (job.offset_bytes + job.total_bytes > file_bytes_) job.offset_bytes = 0;
@@ -165,6 +174,7 @@ class NvmeRun {
 
   const Common& common_;
   const NvmeOptions& options_;
+  const std::string fio_engine_;
   const uint64_t block_bytes_;
   const uint64_t blocks_a_round_;
   const uint64_t file_bytes_;
@@ -172,6 +182,7 @@ class NvmeRun {
   std::unique_ptr<BenchClient> client_;
   uint64_t stored_rounds_ = 0, loaded_rounds_ = 0, fio_writes_ = 0, fio_reads_ = 0;
   bool direct_io_ = false, huge_pages_ = false;
+  std::string io_engine_;
   uint64_t from_memory_ = 0, wrong_ = 0;
 };
 
@@ -183,8 +194,10 @@ absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options)
   double write_ratio = 0, read_ratio = 0;
   uint64_t wrong = 0, from_memory = 0;
   bool direct_io = true, huge_pages = false;
+  const std::string fio_engine = device::ProbeUring(-1).ok() ? "io_uring" : "libaio";
+  std::string io_engine;
   for (size_t i = 0; i < options.block_kib.size(); ++i) {
-    NvmeRun run(common, options, options.block_kib[i]);
+    NvmeRun run(common, options, fio_engine, options.block_kib[i]);
     KV_RETURN_IF_ERROR(run.Start());
     KV_ASSIGN_OR_RETURN(const RatioRounds write,
                         Interleave(options.rounds, [&] { return run.StoreRound(); }, [&] { return run.FioWrite(); }));
@@ -202,6 +215,7 @@ absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options)
     read_ratio = i == 0 ? read.MedianRatio() : std::min(read_ratio, read.MedianRatio());
     wrong += run.wrong();
     direct_io = direct_io && run.direct_io();
+    io_engine = run.io_engine();
     huge_pages = huge_pages || run.huge_pages();
     from_memory += run.from_memory();
   }
@@ -210,6 +224,8 @@ absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options)
   report.Add("io_threads", static_cast<uint64_t>(options.io_threads));
   report.Add("blocks_not_from_nvme", from_memory);
   report.Add("direct_io", direct_io);
+  report.Add("io", io_engine);
+  report.Add("fio_engine", fio_engine);
   report.Add("huge_pages", huge_pages);
   report.Add("wrong", wrong);
   report.Note(

@@ -50,6 +50,9 @@ void PrintStatusTable(const pb::StatusReply& status) {
   PrintLine("under way", absl::StrCat(HumanCount(status.waiting_reserves()), " reserves waiting, ",
                                       HumanCount(status.loads_under_way()), " loads, ",
                                       HumanCount(status.writes_under_way()), " writes"));
+  if (!status.io_engine().empty()) {
+    PrintLine("disk I/O", absl::StrCat(status.io_engine(), status.direct_io() ? ", O_DIRECT" : ", page cache"));
+  }
   PrintLine("memory", absl::StrCat(HumanBytes(status.rss_bytes()), " of its own beside the arenas"));
   if (status.bugs() > 0)
     PrintLine("BUGS", absl::StrCat(HumanCount(status.bugs()), ": please report, with the daemon's log"));

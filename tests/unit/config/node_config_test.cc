@@ -48,7 +48,8 @@ TEST(NodeConfigTest, ReadsEveryKey) {
   const auto config = ParseNodeConfig(
       "runDir: /run/kvartal\nattachSocket: /run/a.sock\nattachSocketMode: \"0600\"\nadminSocket: adm.sock\n"
       "doors: [{name: red, path: /run/red, mode: \"0666\"}, {name: green}]\nattestUid: false\ndram: {size: 512Mi}\n"
-      "nvme: [{path: ../nvme.dat, size: 64Mi, ioThreads: 3}]\neviction: lru\npolicyDir: ./p/\nmetricsAddress: "
+      "nvme: [{path: ../nvme.dat, size: 64Mi, io: pool, ioThreads: 3}]\neviction: lru\npolicyDir: "
+      "./p/\nmetricsAddress: "
       "\"[::1]:9400\"\n"
       "auditLog: ../log/audit.jsonl\nlogLevel: debug\nleaseMs: 500\n",
       "n.yaml", "/etc/kvartal");
@@ -66,6 +67,7 @@ TEST(NodeConfigTest, ReadsEveryKey) {
   ASSERT_THAT(config->nvme, SizeIs(1));
   EXPECT_EQ(config->nvme[0].path, "/etc/nvme.dat");
   EXPECT_EQ(config->nvme[0].size_bytes, 64 * kMiB);
+  EXPECT_EQ(config->nvme[0].io, "pool");
   EXPECT_EQ(config->nvme[0].io_threads, 3);
   EXPECT_EQ(config->metrics_address, "[::1]:9400");
   EXPECT_EQ(config->log_level, "debug");
@@ -117,6 +119,7 @@ TEST(NodeConfigTest, RefusesOneBadValueWithPlaceAndWhatIsAllowed) {
       {"nvme: [{size: 1Gi}]", "nvme[0].path: is required"},
       {"nvme: [{path: a, size: 1Gi, ioThreads: 0}]",
        "nvme[0].ioThreads: '0' is out of range; allowed: integers 1 to 64"},
+      {"nvme: [{path: a, size: 1Gi, io: aio}]", "nvme[0].io: 'aio' is not allowed; allowed: auto, uring, pool"},
       {"nvme: [{path: a, size: 1Gi}, {path: b, size: 1Gi}]", "nvme: has 2 items; allowed: at most 1"},
       {"eviction: lfu", "n.yaml:4:11: eviction: 'lfu' is not allowed; allowed: lru, lhd"},
       {"metricsAddress: \"9400\"", "metricsAddress: '9400' is not an address; allowed: \"host:port\""},

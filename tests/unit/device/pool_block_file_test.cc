@@ -39,12 +39,14 @@ bool Exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0;
 
 class PoolBlockFileTest : public ::testing::Test {
  protected:
-  absl::StatusOr<std::unique_ptr<BlockFile>> Open(const std::string& path, uint64_t size_bytes, int threads = 2) {
+  absl::StatusOr<std::unique_ptr<BlockFile>> Open(const std::string& path, uint64_t size_bytes, int depth = 2) {
     BlockFileOptions options;
     options.path = path;
     options.size_bytes = size_bytes;
-    options.threads = threads;
-    return OpenPoolBlockFile(options, &executor_);
+    options.depth = depth;
+    options.engine = IoEngine::kPool;
+    KV_ASSIGN_OR_RETURN(OpenedBlockFile opened, OpenBlockFile(options, &executor_));
+    return std::move(opened.file);
   }
 
   absl::Status Run(BlockFile* file, BlockIo::Op op, uint64_t offset, const Mapping& buffer) {

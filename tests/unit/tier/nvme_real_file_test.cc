@@ -36,10 +36,9 @@ class NvmeRealFileTest : public ::testing::Test {
   void Open() {
     tier_.reset();
     file_.reset();
-    auto file =
-        device::OpenPoolBlockFile({.path = folder_ + "/nvme", .size_bytes = 64 * kMiB, .threads = 4}, &executor_);
+    auto file = device::OpenBlockFile({.path = folder_ + "/nvme", .size_bytes = 64 * kMiB, .depth = 4}, &executor_);
     ASSERT_TRUE(file.ok()) << file.status();
-    file_ = *std::move(file);
+    file_ = std::move(file->file);
     auto tier = NvmeTier::Open(file_.get(), &clock_);
     ASSERT_TRUE(tier.ok()) << tier.status();
     tier_ = *std::move(tier);

@@ -14,6 +14,7 @@ DaemonSetup TwoTenants() {
   setup.dram_bytes = 256 * kMiB;
   setup.nvme_bytes = 1 * kGiB;
   setup.nvme_threads = 3;
+  setup.nvme_io = "uring";
   TenantSetup by_uid;
   by_uid.name = "first";
   by_uid.uid = 42;
@@ -34,6 +35,7 @@ TEST(DaemonFiles, TheDaemonTakesTheConfiguration) {
   ASSERT_EQ(config->nvme.size(), 1u);
   EXPECT_EQ(config->nvme[0].size_bytes, 1 * kGiB);
   EXPECT_EQ(config->nvme[0].io_threads, 3);
+  EXPECT_EQ(config->nvme[0].io, "uring");
   ASSERT_EQ(config->doors.size(), 1u);
   EXPECT_EQ(config->doors[0].path, "/run/bench/side.sock");
   EXPECT_EQ(config->policy_dir, "/run/bench/policies");

@@ -1,0 +1,41 @@
+// Making an io_uring, and finding out whether this process may have one that reads the disk. The one place besides
+// DiskRing that includes liburing.
+// Stateless; a Ring belongs to one thread.
+#pragma once
+
+#include <liburing.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "daemon/base/status.h"
+
+namespace kvartal::device {
+
+struct RingExit {
+  void operator()(io_uring* ring) const {
+    io_uring_queue_exit(ring);
+    delete ring;
+  }
+};
+using Ring = std::unique_ptr<io_uring, RingExit>;
+
+enum class RingOwner {
+  kCaller,       // the thread that makes it
+  kOtherThread,  // one that calls EnableRing before anything else
+};
+// With a single issuer and completions run when it asks for them, or with fewer flags where the kernel knows fewer.
+// Unimplemented, with the reason and what would help.
+absl::StatusOr<Ring> MakeRing(unsigned entries, RingOwner owner);
+// On the thread that is to own it. A ring made for its caller needs none.
+void EnableRing(io_uring* ring);
+
+// Makes a ring and reads the first page of `fd` through it. -1: no file, the ring does nothing once.
+absl::Status ProbeUring(int fd);
+
+// Why io_uring_setup failed with `error`, and what would help. `disabled` is what kernel.io_uring_disabled says, "" for
+// a kernel without it. Pure.
+std::string WhyNoRing(int error, std::string_view disabled);
+
+}  // namespace kvartal::device

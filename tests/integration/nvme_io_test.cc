@@ -1,0 +1,97 @@
+// What a real kvartald does its disk I/O with, and what it says when that is not io_uring.
+#include "daemon/device/uring.h"
+#include "tests/integration/nvme_fixture.h"
+#include "tests/support/deny.h"
+
+namespace kvartal::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+DaemonOptions WithIo(const std::string& io) {
+  DaemonOptions options = NvmeTest::Options();
+  options.nvme_io = io;
+  return options;
+}
+
+class NvmeIoTest : public NvmeTest {
+ protected:
+  explicit NvmeIoTest(const std::string& io = "auto") : NvmeTest(WithIo(io)) {}
+
+  // Stores more than memory holds, reads it back before and after a restart.
+  void ExpectServes() {
+    const std::vector<BlockKey> keys = Keys("io", 128);
+    ASSERT_NO_FATAL_FAILURE(StoreDurably(client_.get(), keys));
+    EXPECT_EQ(Ask(client_.get(), keys).right, keys.size());
+    ASSERT_NO_FATAL_FAILURE(Stop());
+    ASSERT_NO_FATAL_FAILURE(Start());
+    const Census after = Ask(client_.get(), keys);
+    EXPECT_EQ(after.right, keys.size());
+    EXPECT_EQ(after.from_nvme, keys.size());
+    ExpectBooksAgree();
+  }
+  std::string NvmeNote() {
+    for (const admin::v1::Tier& tier : Status().tiers()) {
+      if (tier.name() == "nvme") return tier.note();
+    }
+    return "no such tier";
+  }
+};
+
+TEST_F(NvmeIoTest, IoUringIsUsedWhereItMayBe) {
+  if (!device::ProbeUring(-1).ok()) GTEST_SKIP() << device::ProbeUring(-1);
+  ASSERT_NO_FATAL_FAILURE(Start());
+  if (!Status().direct_io()) GTEST_SKIP() << "no O_DIRECT here";
+  EXPECT_EQ(Status().io_engine(), "io_uring");
+  EXPECT_EQ(NvmeNote(), "");
+  EXPECT_EQ(Metric("kvartal_io_uring "), 1);
+  EXPECT_EQ(Metric("kvartal_nvme_overdue_transfers "), 0);
+  EXPECT_THAT(daemon_.Ctl({"status"}).out, HasSubstr("io_uring, O_DIRECT"));
+  ASSERT_NO_FATAL_FAILURE(ExpectServes());
+}
+
+TEST_F(NvmeIoTest, WhereItIsDeniedThreadsServeAndEverybodyIsTold) {
+  daemon_.options().in_child = [] { DenyIoUring(); };
+  ASSERT_NO_FATAL_FAILURE(Start());
+  EXPECT_EQ(Status().io_engine(), "threads");
+  for (const std::string& where : {NvmeNote(), daemon_.log(), daemon_.Ctl({"status"}).out,
+                                   daemon_.Ctl({"doctor", "--config", daemon_.config_path()}).out}) {
+    EXPECT_THAT(where, HasSubstr("a pool of threads does the I/O instead of io_uring"));
+    EXPECT_THAT(where, HasSubstr("seccomp"));
+  }
+  EXPECT_EQ(Metric("kvartal_io_uring "), 0);
+  ASSERT_NO_FATAL_FAILURE(ExpectServes());
+}
+
+TEST_F(NvmeIoTest, LittleLockedMemoryIsEnough) {
+  daemon_.options().in_child = [] { LimitLockedMemory(64 * kKiB); };
+  ASSERT_NO_FATAL_FAILURE(Start());
+  // An old kernel that counts rings as locked memory takes the threads, and says so.
+  EXPECT_EQ(Status().io_engine() == "threads" && Status().direct_io(), !NvmeNote().empty()) << NvmeNote();
+  ASSERT_NO_FATAL_FAILURE(ExpectServes());
+}
+
+class NvmeInsistingTest : public NvmeIoTest {
+ protected:
+  NvmeInsistingTest() : NvmeIoTest("uring") {}
+};
+class NvmePoolTest : public NvmeIoTest {
+ protected:
+  NvmePoolTest() : NvmeIoTest("pool") {}
+};
+
+TEST_F(NvmeInsistingTest, WhoInsistsOnIoUringIsToldWhyThereIsNoTier) {
+  daemon_.options().in_child = [] { DenyIoUring(); };
+  ASSERT_NO_FATAL_FAILURE(Start());
+  EXPECT_THAT(NvmeNote(), HasSubstr("nvme.io: auto"));
+  EXPECT_THAT(NvmeNote(), HasSubstr("seccomp"));
+}
+
+TEST_F(NvmePoolTest, ItCanBeAskedFor) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  EXPECT_EQ(Status().io_engine(), "threads");
+  EXPECT_EQ(NvmeNote(), "") << "it was asked for";
+}
+
+}  // namespace
+}  // namespace kvartal::testing

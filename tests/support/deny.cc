@@ -1,0 +1,41 @@
+#include "tests/support/deny.h"
+
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+
+#include "daemon/base/check.h"
+
+namespace kvartal::testing {
+
+void DenyIoUring() {
+  constexpr auto kCallAt = static_cast<uint32_t>(offsetof(seccomp_data, nr));
+  std::array<sock_filter, 6> program = {{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kCallAt),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 3, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_enter, 2, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_register, 1, 0),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+  }};
+  sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
+  KV_CHECK(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  KV_CHECK(::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter) == 0);
+}
+
+void LimitLockedMemory(uint64_t bytes) {
+  // Only root has it to lose.
+  (void)::prctl(PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0);
+  const rlimit limit{bytes, bytes};
+  KV_CHECK(::setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
+}
+
+}  // namespace kvartal::testing

@@ -1,0 +1,15 @@
+// Makes this process poorer, for itself and what it starts: what containers do to a daemon. In a child, or on a thread
+// of its own: there is no way back.
+// Stateless.
+#pragma once
+
+#include <cstdint>
+
+namespace kvartal::testing {
+
+// A seccomp filter on this thread, and on those it starts, that answers EPERM to the calls of io_uring.
+void DenyIoUring();
+// RLIMIT_MEMLOCK, and no capability to ignore it in a program this process starts.
+void LimitLockedMemory(uint64_t bytes);
+
+}  // namespace kvartal::testing
