@@ -151,6 +151,8 @@ Refusal Space::DramRefusal(const TenantState& tenant, uint32_t slot_bytes) const
 
 SpaceResult Space::TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t request) {
   const uint64_t slot_charge = slot_bytes + kNvmeHeaderBytes;
+  // No room that anybody makes would do.
+  if (!state_.devices.nvme->Fits(slot_bytes)) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kCapacity};
   for (uint32_t round = 0; round < kEvictionsPerReserveMax; ++round) {
     SlotId slot;
     Step step = GrowNvme(tenant, slot_bytes, &slot);

@@ -446,6 +446,10 @@ void NvmeTier::Copy(SlotId from, SlotId to, const BlockIdentity& identity, int64
 }
 bool NvmeTier::Erase(SlotId slot, Done done) { return state_->Erase(slot, std::move(done)); }
 void NvmeTier::SetWeight(DomainId domain, uint32_t weight) { state_->SetWeight(domain, weight); }
+bool NvmeTier::Fits(uint32_t slot_bytes) const {
+  const SegmentTable& segments = state_->segments();
+  return segments.segment_count() > 0 && segments.SlotsOf(0, PayloadOf(slot_bytes)) > 0;
+}
 void NvmeTier::SetHolder(SlotId slot, EntryId holder) { state_->slots().SetHolder(slot, holder); }
 bool NvmeTier::StartLeaving(uint32_t slot_bytes) { return state_->slots().StartLeaving(PayloadOf(slot_bytes)); }
 void NvmeTier::StopLeaving() { state_->segments().StopLeaving(); }

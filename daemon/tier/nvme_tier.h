@@ -64,6 +64,8 @@ class NvmeTier : public Tier {
   // The domain's share of the device's bandwidth, in proportion to others'.
   void SetWeight(DomainId domain, uint32_t weight);
 
+  // A segment can hold such a slot at all.
+  bool Fits(uint32_t slot_bytes) const;
   // --- emptying a segment, so that slots of another size find room
   void SetHolder(SlotId slot, EntryId holder);
   // One segment hands out no slot any more until it is empty: the one with the least to move. False: there is none

@@ -150,6 +150,17 @@ TEST_F(CompactionTest, ATenantThatIsErasedMeanwhileLeavesNothing) {
   engine_->CheckInvariants();
 }
 
+TEST_F(CompactionTest, ABlockThatNoSegmentHoldsCostsNobodyHis) {
+  StartTwo(0, 32 * kMiB);
+  StoreEach("a/p", a_, 1, nvme_capacity_bytes_ / kSlot);
+  const uint64_t blocks = Nvme("a/p").blocks;
+  const NamespaceId huge = Open("b/p", 9, 1, 20 * kMiB);
+  EXPECT_EQ(Store("b/p", huge, Chain(1, 1)), 1u);
+  AdvanceMs(2'000);
+  EXPECT_EQ(Nvme("a/p").blocks, blocks);
+  EXPECT_EQ(Nvme("b/p").refusal(Refusal::kCapacity).count, 1u);
+}
+
 // Whoever reads or holds what it borrowed keeps it from nobody for longer than a lease.
 TEST_F(CompactionTest, LeasesOfWhatIsBorrowedDoNotHoldAGuaranteeOnNvme) {
   StartTwo(0, 32 * kMiB);
