@@ -360,6 +360,7 @@ void RequestPath::Pin(Session* session) {
   if (refusal != policy::Refusal::kNone) {
     const char* why = "the pin is above what the tenant's guarantee covers: pin fewer blocks";
     if (refusal == policy::Refusal::kTooLong) why = "nothing of the tenant may be kept for so long: pin it for less";
+    if (refusal == policy::Refusal::kParentUnpinned) why = "the block before is not pinned as long: pin from the front";
     if (refusal == policy::Refusal::kGone) why = "a block of the lease has left the cache: look it up again";
     return SendError(session, Code::REFUSED, why, RefusalName(refusal));
   }

@@ -31,17 +31,22 @@ inline constexpr uint64_t kSegmentMinBytes = 16 * kMiB;
 inline constexpr uint64_t kSegmentMaxBytes = 256 * kMiB;
 inline constexpr uint64_t kIoPartBytes = 1 * kMiB;  // larger blocks are cut so that a deadline can cut in
 inline constexpr size_t kDiskQueueMax = 8192;       // submitted and not completed, a device; a full queue is a refusal
-inline constexpr size_t kDiskQueuePerOwnerMax = 1024;    // of those, one tenant's: a flood refuses only itself
-inline constexpr size_t kSpareTransfersMax = 1024;       // kept for reuse, a page each
-inline constexpr uint64_t kIoQuantumBytes = 1 * kMiB;    // a turn at the device of an owner with weight 100
-inline constexpr uint64_t kBackgroundFloorPercent = 10;  // of a device's bytes, for demotion and scrub while they wait
-inline constexpr size_t kDiskTransfersPerPlace = 2;      // handed to a device: the next is there when one ends
-inline constexpr int64_t kIoDeadlineMs = 2000;           // with the device; healthy ones need a hundredth under load
-inline constexpr size_t kTransfersPerRing = 16;          // a disk that needs more is faster than one thread can hash
-inline constexpr unsigned kRingPartsMax = 128;           // of transfers, in a ring at once: 128 MiB
-inline constexpr unsigned kRingEntries = 512;            // a part, its cancellation, and what wakes the thread
-inline constexpr size_t kCatalogQueueMax = 4096;         // metadata batches not yet in RocksDB
-inline constexpr int kCatalogSyncSeconds = 5;            // power loss forgets at most this much
+inline constexpr size_t kDiskQueuePerOwnerMax = 1024;     // of those, one tenant's: a flood refuses only itself
+inline constexpr size_t kSpareTransfersMax = 1024;        // kept for reuse, a page each
+inline constexpr uint64_t kIoQuantumBytes = 1 * kMiB;     // a turn at the device of an owner with weight 100
+inline constexpr uint64_t kBackgroundFloorPercent = 10;   // of a device's bytes, for demotion and scrub while they wait
+inline constexpr size_t kDiskTransfersPerPlace = 2;       // handed to a device: the next is there when one ends
+inline constexpr uint64_t kDiskUnderWayBytes = 8 * kMiB;  // and more small ones while they are less together: a
+                                                          // newcomer's turn is a few milliseconds away
+inline constexpr int64_t kIoDeadlineMs = 2000;            // with the device; healthy ones need a hundredth under load
+inline constexpr size_t kTransfersPerRing = 16;           // a disk that needs more is faster than one thread can hash
+inline constexpr unsigned kRingPartsMax = 128;            // of transfers, in a ring at once: 128 MiB
+inline constexpr unsigned kRingEntries = 512;             // a part, its cancellation, and what wakes the thread
+inline constexpr uint32_t kSegmentStuckTicks = 100;       // without a block leaving a segment: given up for as long
+inline constexpr uint32_t kSegmentMovesMax = 4;           // blocks that leave a segment at once: a buffer each, and the
+                                                          // disk is left to others
+inline constexpr size_t kCatalogQueueMax = 4096;          // metadata batches not yet in RocksDB
+inline constexpr int kCatalogSyncSeconds = 5;             // power loss forgets at most this much
 inline constexpr uint64_t kNvmeDataStartBytes =
     1 * kMiB;  // superblock copies lie below; segments stay aligned as partitions do
 inline constexpr uint64_t kNvmeForeignProbeBytes =
@@ -87,7 +92,9 @@ inline constexpr uint32_t kTimeKeptTicks = 600;         // between dates kept on
 inline constexpr uint32_t kErasuresMax = 128;           // blocks being zeroed at once: leaves the disk queue to reads
 inline constexpr uint32_t kReceiptRetryTicks = 100;     // until a receipt that nobody could keep is told again
 inline constexpr int64_t kRemovedGraceMs = 600'000;     // a removed tenant's bytes are kept so long: deleted by mistake
-inline constexpr uint32_t kDropBlocksPerTurn = 4096;    // of a tenant that is erased: nobody else waits longer
+inline constexpr int64_t kRemovedGraceSecondsMax =
+    30 * 86400;                                            // what a node may set: erased in this life, not the next
+inline constexpr uint32_t kDropBlocksPerTurn = 4096;       // of a tenant that is erased: nobody else waits longer
 inline constexpr uint32_t kEvictionsPerReserveMax = 4096;  // bound of one search for space
 inline constexpr uint32_t kDropAheadMax = 64;              // blocks dropped together for a Reserve that wants as many
 inline constexpr uint16_t kHoldsPerBlockMax = 0xffff;      // leases or holds of one block: a 16-bit count in its entry
@@ -95,12 +102,13 @@ inline constexpr size_t kPromotionsPerTenantMax = 1024;    // NVMe reads under w
 inline constexpr int64_t kPinMsMax = 30LL * 24 * 3600 * 1000;  // a pin may last 30 days
 inline constexpr uint32_t kEmptyTicksMax = 10;  // an empty extent idle this long goes back: a second of hysteresis
 inline constexpr uint32_t kOverLimitBlocksPerTick =
-    512;                                            // evicted a tick and tenant while usage is above a lowered limit
-inline constexpr uint64_t kGhostsPerBlock = 2;      // evicted blocks remembered for each cached one, a generation
-inline constexpr uint64_t kGhostsMin = 28 * 1024;   // a generation: with fewer, what a small cache forgot looks new
-inline constexpr uint64_t kGhostsMax = 224 * 1024;  // a generation: 9 MB a tenant in both
-inline constexpr uint32_t kSharePeriodTicks = 10;   // shares are poured anew every second
-inline constexpr uint64_t kShareSlackPercent = 1;   // above its share by less, a tenant gives nothing: no ping-pong
+    512;                                              // evicted a tick and tenant while usage is above a lowered limit
+inline constexpr uint64_t kGhostsPerBlock = 2;        // evicted blocks remembered for each cached one, a generation
+inline constexpr uint64_t kGhostsMin = 28 * 1024;     // a generation: with fewer, what a small cache forgot looks new
+inline constexpr uint64_t kGhostsMax = 224 * 1024;    // a generation: 9 MB a tenant in both
+inline constexpr uint64_t kGhostsNodeMax = 4u << 20;  // a generation of all tenants, cut evenly: 170 MB a node in both
+inline constexpr uint32_t kSharePeriodTicks = 10;     // shares are poured anew every second
+inline constexpr uint64_t kShareSlackPercent = 1;     // above its share by less, a tenant gives nothing: no ping-pong
 inline constexpr uint64_t kShareStepPercent = 2;  // of a tier: what a tenant that ran out may try beyond what it holds
 inline constexpr uint64_t kShareStepBytes = 16 * kMiB;  // the same at least: space changes hands by whole extents
 inline constexpr uint64_t kGhostFadeSeconds = 64;       // misses of lost blocks count for about a minute

@@ -147,6 +147,10 @@ void ConfigReader::ReadRest() {
   config_.log_level = root_.OneOf("logLevel", kLogLevels).value_or(config_.log_level);
   config_.lease_ms =
       static_cast<uint32_t>(root_.Integer("leaseMs", kLeaseMsMin, kLeaseMsMax).value_or(config_.lease_ms));
+  constexpr int64_t kMsPerSecond = 1000;
+  config_.removed_grace_ms = root_.Integer("removedGraceSeconds", 0, kRemovedGraceSecondsMax)
+                                 .value_or(config_.removed_grace_ms / kMsPerSecond) *
+                             kMsPerSecond;
 }
 
 void ConfigReader::ReadMetricsAddress() {

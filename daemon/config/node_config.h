@@ -46,6 +46,7 @@ struct NodeConfig {
   std::string audit_log;        // file of the audit log, "" = off
   std::string log_level = "info";
   uint32_t lease_ms = 10000;
+  int64_t removed_grace_ms = 600'000;  // from the removal of a tenant's policy to the erasure of its bytes
 };
 
 // `text` is the YAML, `file_name` only names it in errors. Relative paths are taken against `base_dir`.

@@ -44,6 +44,12 @@ DecisionWords WordsOf(policy::Refusal reason) {
     case Refusal::kTooLong:
       return {"a pin would have lasted longer than the tenant's maxAgeSeconds or the longest pin allow",
               "pin for a shorter time, or raise spec.retention.maxAgeSeconds"};
+    case Refusal::kParentUnpinned:
+      return {"a pin was asked for a block whose parent is not pinned as long",
+              "pin prompts from their first block on"};
+    case Refusal::kOwed:
+      return {"another tenant waited for memory it is guaranteed, and this one had as much leased as its own guarantee",
+              "raise the guarantee to what is read at once, or release leases sooner"};
   }
   return {"for a reason this version has no words for", "look at the daemon's log"};
 }

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "daemon/base/units.h"
+#include "daemon/base/limits.h"
 #include "daemon/device/block_file.h"
 
 namespace kvartal::device {
@@ -14,7 +14,7 @@ namespace kvartal::device {
 struct FairBlockFileOptions {
   // With the file: enough to keep it busy while the loop is, few enough that a newcomer's turn is near.
   size_t under_way_min = 16;
-  uint64_t under_way_bytes = 8 * kMiB;
+  uint64_t under_way_bytes = kDiskUnderWayBytes;
   size_t owner_queue_max = 0;  // accepted and not ended, one owner; 0: kDiskQueuePerOwnerMax
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "daemon/base/check.h"
+#include "daemon/engine/compaction.h"
 #include "daemon/engine/engine_state.h"
 #include "daemon/engine/erasure.h"
 #include "daemon/engine/expiry.h"
@@ -28,7 +29,8 @@ class CacheEngine::Core {
       : state(options, devices, std::move(policy)),
         residency(&state),
         shares(&state),
-        space(&state, &residency, &shares),
+        compaction(&state, &residency),
+        space(&state, &residency, &shares, &compaction),
         movement(&state, &residency, &space),
         load_path(&state, &residency, &space, &movement),
         store_path(&state, &residency, &space, &movement),
@@ -53,6 +55,7 @@ class CacheEngine::Core {
   EngineState state;
   Residency residency;
   Shares shares;
+  Compaction compaction;
   Space space;
   Movement movement;
   LoadPath load_path;
@@ -131,11 +134,7 @@ void CacheEngine::Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone do
 
 void CacheEngine::Release(std::span<const Hold> holds) { core_->load_path.Release(holds); }
 
-bool CacheEngine::MayRenew(std::span<const Hold> holds) const {
-  if (!core_->state.SomebodyTakes(TierKind::kDram)) return true;
-  return std::none_of(holds.begin(), holds.end(),
-                      [this](const Hold& hold) { return hold.in_place && core_->space.IsOwed(hold.entry); });
-}
+bool CacheEngine::MayRenew(std::span<const Hold> holds) const { return core_->space.MayKeep(holds); }
 
 policy::Refusal CacheEngine::Pin(std::span<const Hold> blocks, int64_t until_wall_ms) {
   return core_->pins.Pin(blocks, until_wall_ms);
@@ -162,7 +161,9 @@ void CacheEngine::DropTenant(TenantId tenant, absl::AnyInvocable<void(absl::Stat
 void CacheEngine::Tick() {
   core_->state.AdvanceLedger();
   core_->movement.Tick();
+  core_->compaction.Tick();
   core_->shares.Tick();
+  core_->state.EndLeaseCap();
   core_->space.Tick();
   core_->store_path.AbortOverdue();
   core_->expiry.Tick();

@@ -175,13 +175,13 @@ class CacheEngine {
   // `group` is whose end ends the wait for room; None: nobody's.
   void Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone done, GroupId group = GroupId::None());
   void Release(std::span<const Hold> holds);
-  // False when a block of it lies where another tenant's guarantee has to go: such a lease ends at its time, renewed or
-  // not (decision 0007).
+  // False while another tenant waits for its guarantee and this one keeps more than its own, or a block of it lies
+  // where the other's has to go: such a lease ends at its time, renewed or not (decision 0007).
   bool MayRenew(std::span<const Hold> holds) const;
-  // Keeps blocks resident until a wall-clock time, against eviction and TTL; where the tenant has NVMe, across a
-  // restart as well. All of them or none; a pin that cannot be kept is refused, not forgotten. kTenantLimit: the
-  // tenant's pinned bytes would exceed its guarantee in DRAM + NVMe. kTooLong: maxAge ends before. kGone: a block left
-  // the cache.
+  // Keeps blocks resident until a wall-clock time, against eviction and TTL; on NVMe, across a
+  // restart as well. All of them or none; a pin that cannot be kept is refused, not forgotten. kTenantLimit: no tier
+  // has room for it within the tenant's guarantee there. kTooLong: maxAge ends before. kParentUnpinned: a block before
+  // it is not kept as long. kGone: a block left the cache.
   policy::Refusal Pin(std::span<const Hold> blocks, int64_t until_wall_ms);
 
   // --- store path

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -318,6 +319,11 @@ uint32_t EngineState::NextLook(EntryId id, uint32_t now_tick) const {
   return period > 0 && entry.resident(TierKind::kNvme) ? std::min(deadline, now_tick + period) : deadline;
 }
 
+uint32_t EngineState::PinnedUntilWallS(EntryId id) const {
+  const uint32_t until_tick = tenant(ns(index.at(id).ns).tenant).pins.at(id);
+  return static_cast<uint32_t>((WallMsOfTick(until_tick) + 999) / 1000);
+}
+
 void EngineState::Arm(EntryId id) {
   const uint32_t due_tick = NextLook(id, NowTick());
   if (due_tick < timers.DueOf(id)) timers.Schedule(id, due_tick);
@@ -338,12 +344,12 @@ void EngineState::NoteDrop(TenantState& tenant, TierKind tier, policy::DropCause
   tally.last_taker = cause.taker;
 }
 
-namespace {
-uint64_t GhostKey(NamespaceId ns, const BlockKey& key) {
+// Of a block that left, for whoever remembers it. The same in every process: what an order learnt must not depend on a
+// seed.
+uint64_t EngineState::FingerprintOf(NamespaceId ns, const BlockKey& key) {
   constexpr uint64_t kMix = 0x9E3779B97F4A7C15ull;
   return key.Prefix64() + ns.value() * kMix;
 }
-}  // namespace
 
 void EngineState::NoteMisses(TenantState& tenant, NamespaceId ns, std::span<const BlockKey> keys,
                              std::span<const EntryId> found) {
@@ -353,13 +359,24 @@ void EngineState::NoteMisses(TenantState& tenant, NamespaceId ns, std::span<cons
   for (size_t i = 0; i < keys.size(); ++i) {
     const bool in_dram = found[i].valid() && index.at(found[i]).resident(TierKind::kDram);
     const bool on_nvme = found[i].valid() && index.at(found[i]).resident(TierKind::kNvme);
-    if (!in_dram) dram.Miss(GhostKey(ns, keys[i]));
-    if (!in_dram && !on_nvme) nvme.Miss(GhostKey(ns, keys[i]));
+    if (!in_dram) dram.Miss(FingerprintOf(ns, keys[i]));
+    if (!in_dram && !on_nvme) nvme.Miss(FingerprintOf(ns, keys[i]));
   }
 }
 
 void EngineState::RememberLost(TenantState& tenant, TierKind tier, const index::Entry& entry) {
-  tenant.shared(tier).ghosts.Add(GhostKey(entry.ns, entry.key), SlotBytesOf(entry));
+  tenant.shared(tier).ghosts.Add(FingerprintOf(entry.ns, entry.key), SlotBytesOf(entry));
+}
+
+void EngineState::NoteGuaranteeWaits(TierKind tier) {
+  waited_tick[TierIndex(tier)] = NowTick();
+  guarantee_waits[TierIndex(tier)] = true;
+}
+
+void EngineState::EndLeaseCap() {
+  for (const TierKind tier : kAllTiers) {
+    guarantee_waits[TierIndex(tier)] = waited_tick[TierIndex(tier)] + 1 >= NowTick();
+  }
 }
 
 bool EngineState::MayPark(const TenantState& tenant) const {
@@ -412,7 +429,8 @@ EngineStats EngineState::Stats() const {
       tier_stats.byte_seconds = account.byte_seconds;
     }
     copy.pinned_blocks = tenant->pins.size();
-    copy.pinned_bytes = tenant->pinned_bytes;
+    copy.pinned_bytes = std::accumulate(tenant->pinned_bytes.begin(), tenant->pinned_bytes.end(), uint64_t{0});
+    copy.leased_bytes = tenant->leased_bytes;
     if (tenant->memory_open) {
       copy.tiers[TierIndex(TierKind::kDram)].granted_empty_bytes = devices.dram->EmptyBytes(tenant->domain());
     }
@@ -436,6 +454,7 @@ EngineStats EngineState::Stats() const {
   out.refusals_decided = refusals_decided;
   out.refusals_answered = refusals_answered;
   out.policy_version = policy->version();
+  out.guarantee_waits = guarantee_waits;
   out.recovering = recovering;
   out.draining = draining;
   if (devices.nvme != nullptr) {

@@ -96,11 +96,12 @@ struct TenantState {
   std::vector<NamespaceId> namespaces;
   uint32_t reads_under_way = 0;
   uint32_t writes_under_way = 0;
-  uint32_t demotions_under_way = 0;         // of those: writes whose source is wanted as space
-  uint32_t takings_under_way = 0;           // writes of others, whose source it wants
-  absl::btree_map<EntryId, uint32_t> pins;  // until tick
-  uint64_t pinned_bytes = 0;
-  uint32_t empty_ticks = 0;  // how long the domain has had empty extents
+  uint32_t demotions_under_way = 0;                 // of those: writes whose source is wanted as space
+  uint32_t takings_under_way = 0;                   // writes of others, whose source it wants
+  absl::btree_map<EntryId, uint32_t> pins;          // until tick
+  std::array<uint64_t, kTierCount> pinned_bytes{};  // by the tier that keeps them, headers included
+  uint64_t leased_bytes = 0;                        // of blocks that somebody reads in place
+  uint32_t empty_ticks = 0;                         // how long the domain has had empty extents
   bool memory_open = false;
   uint32_t grow_failed_tick = 0;  // when a populate was last refused: not tried again within that tick
   uint32_t erases_under_way = 0;  // of a removal: transfers it waits for
@@ -149,6 +150,7 @@ class EngineState {
   const TenantState& tenant(TenantId id) const { return *tenant_by_id[id.value()]; }
   NamespaceState& ns(NamespaceId id) { return namespaces[id.value()]; }
   const NamespaceState& ns(NamespaceId id) const { return namespaces[id.value()]; }
+  const TenantState& TenantOf(const index::Entry& entry) const { return tenant(ns(entry.ns).tenant); }
   TenantState& TenantOf(const index::Entry& entry) { return tenant(ns(entry.ns).tenant); }
   // The snapshot still has the very policy object this tenant came from.
   bool InPolicy(const TenantState& tenant) const;
@@ -190,6 +192,8 @@ class EngineState {
   uint8_t AccessPeriodOf(const index::Entry& entry) const;
   // When a block is to be looked at: at its deadline, and once a period of use while a record on disk tells of that.
   uint32_t NextLook(EntryId id, uint32_t now_tick) const;
+  // For its record. REQUIRES: pinned.
+  uint32_t PinnedUntilWallS(EntryId id) const;
   // Sees to it that the block's timer fires by then. What moved away meanwhile is found out when it does.
   void Arm(EntryId id);
 
@@ -204,9 +208,15 @@ class EngineState {
   // --- sharing
   // Blocks of a lookup that are not in DRAM, or nowhere: those that were lost for want of space tell a tenant's demand.
   void NoteMisses(TenantState& tenant, NamespaceId ns, std::span<const BlockKey> keys, std::span<const EntryId> found);
+  static uint64_t FingerprintOf(NamespaceId ns, const BlockKey& key);
   void RememberLost(TenantState& tenant, TierKind tier, const index::Entry& entry);
   // Somebody takes space from others now: what becomes free is his first.
   void NoteTaking(TierKind tier) { taking_tick[TierIndex(tier)] = NowTick(); }
+  // Somebody is owed its guarantee, and it cannot be had at once. In DRAM nobody leases more than its own meanwhile.
+  void NoteGuaranteeWaits(TierKind tier);
+  bool GuaranteeWaits(TierKind tier) const { return guarantee_waits[TierIndex(tier)]; }
+  // Once a tick: the wait may be over.
+  void EndLeaseCap();
   bool SomebodyTakes(TierKind tier) const { return taking_tick[TierIndex(tier)] + 1 >= NowTick(); }
 
   // --- waiting
@@ -244,6 +254,8 @@ class EngineState {
 
   std::array<uint32_t, kTierCount> short_tenants{};  // at the last water-filling: demanded more than they had
   std::array<uint32_t, kTierCount> taking_tick{};
+  std::array<uint32_t, kTierCount> waited_tick{};  // a guarantee did
+  std::array<bool, kTierCount> guarantee_waits{};
 
   EngineObserver* observer = nullptr;
   uint64_t last_request = kFirstRequest;

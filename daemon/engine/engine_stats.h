@@ -57,6 +57,7 @@ struct TenantStats {
   uint64_t write_throughs = 0;  // copies written to NVMe at commit
   uint64_t durable_blocks = 0;
   uint64_t pinned_blocks = 0, pinned_bytes = 0;
+  uint64_t leased_bytes = 0;  // of blocks read in place
 };
 
 struct EngineStats {
@@ -79,6 +80,8 @@ struct EngineStats {
   std::string policy_version;
   bool nvme_present = false;
   bool nvme_healthy = false;
+  // Somebody waits for its guarantee: nobody leases more than its own.
+  std::array<bool, kTierCount> guarantee_waits{};
   bool recovering = false;
   bool draining = false;
   uint64_t nvme_read_errors = 0, nvme_write_errors = 0, nvme_mismatches = 0;

@@ -72,7 +72,7 @@ bool Expiry::ExpireCopy(EntryId id, TierKind tier, uint32_t now_tick) {
   if (tier == TierKind::kDram && last_copy && state_.TenantOf(entry).rules.on_expiry == policy::OnExpiry::kDemote &&
       !state_.Expired(id, TierKind::kNvme, now_tick)) {
     const WriteStart start = movement_.StartWrite(id, Movement::WriteReason::kExpiry);
-    if (start == WriteStart::kStarted || start == WriteStart::kQueueFull) return true;
+    if (start == WriteStart::kStarted || start == WriteStart::kLater || start == WriteStart::kQueueFull) return true;
   }
   residency_.DropCopy(id, tier, policy::DropReason::kIdle);
   return true;
@@ -82,7 +82,7 @@ bool Expiry::ExpireCopy(EntryId id, TierKind tier, uint32_t now_tick) {
 // cannot have gone round.
 bool Expiry::RefreshRecord(EntryId id, uint32_t now_tick) {
   Entry& entry = state_.index.at(id);
-  if (entry.times_unrecorded) pins_.MakeDurable(id);
+  if (entry.times_unrecorded) movement_.WriteThrough(id);
   if (!entry.durable) return false;
   const TenantState& tenant = state_.TenantOf(entry);
   const uint8_t current = state_.AccessPeriodOf(entry);
@@ -90,7 +90,7 @@ bool Expiry::RefreshRecord(EntryId id, uint32_t now_tick) {
   tier::RecordTimes times;
   times.last_access_ms = state_.WallMsOfTick(entry.last_access_tick);
   if (entry.pinned && tenant.pins.at(id) > now_tick) {
-    times.pinned_until_s = static_cast<uint32_t>((state_.WallMsOfTick(tenant.pins.at(id)) + 999) / 1000);
+    times.pinned_until_s = state_.PinnedUntilWallS(id);
   }
   if (!state_.devices.catalog->Refresh(entry.copy(TierKind::kNvme).slot, times)) return true;
   entry.times_unrecorded = false;

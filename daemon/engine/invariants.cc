@@ -13,7 +13,9 @@ struct Counted {
   std::array<uint64_t, kTierCount> blocks{};
   std::array<uint64_t, kTierCount> leaves{};
   std::array<uint64_t, kTierCount> slot_bytes{};
-  uint64_t pinned_blocks = 0, pinned_bytes = 0;
+  uint64_t pinned_blocks = 0;
+  std::array<uint64_t, kTierCount> pinned_bytes{};
+  uint64_t leased_bytes = 0;
 };
 
 void CountEntry(const EngineState& state, EntryId id, std::vector<Counted>* by_tenant, uint64_t* holds) {
@@ -28,13 +30,15 @@ void CountEntry(const EngineState& state, EntryId id, std::vector<Counted>* by_t
     ++counted.blocks[TierIndex(tier)];
     counted.slot_bytes[TierIndex(tier)] += state.SlotBytesOf(entry) + (tier == TierKind::kNvme ? kNvmeHeaderBytes : 0);
     const bool in_order = entry.state == BlockState::kCommitted && entry.copy(tier).children == 0 &&
-                          entry.lease_count == 0 && !entry.pinned;
+                          !entry.leased_in(tier) && !entry.pinned_in(tier);
     if (in_order) ++counted.leaves[TierIndex(tier)];
   }
   const TenantState& tenant = state.tenant(state.ns(entry.ns).tenant);
   KV_CHECK(entry.pinned == tenant.pins.contains(id));
   counted.pinned_blocks += entry.pinned ? 1 : 0;
-  counted.pinned_bytes += entry.pinned ? state.SlotBytesOf(entry) : 0;
+  const uint64_t header_bytes = entry.pinned_in(TierKind::kNvme) ? kNvmeHeaderBytes : 0;
+  if (entry.pinned) counted.pinned_bytes[TierIndex(entry.pin_tier())] += state.SlotBytesOf(entry) + header_bytes;
+  if (entry.lease_count > 0) counted.leased_bytes += state.SlotBytesOf(entry);
   KV_CHECK(entry.state == BlockState::kCommitted || state.timers.DueOf(id) == policy::TtlWheel::kNever);
   // Visible means resident; a placeholder is there for its children or its leases.
   KV_CHECK((entry.state == BlockState::kCommitted) <= resident);
@@ -57,6 +61,7 @@ void CheckInvariants(const EngineState& state) {
     const Counted& counted = by_tenant[tenant->id.value()];
     KV_CHECK(counted.entries == tenant->stats.entries);
     KV_CHECK(counted.pinned_blocks == tenant->pins.size() && counted.pinned_bytes == tenant->pinned_bytes);
+    KV_CHECK(counted.leased_bytes == tenant->leased_bytes);
     for (TierKind tier : kAllTiers) {
       const size_t at = TierIndex(tier);
       KV_CHECK(counted.blocks[at] == tenant->stats.tiers[at].blocks);

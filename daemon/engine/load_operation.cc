@@ -97,7 +97,7 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
 void LoadOperation::LeaseInPlace(size_t position) {
   in_place_[position] = path_.TryKeep({entries_[position], true});
   if (in_place_[position] || reason_ != Refusal::kNone) return;
-  reason_ = path_.space_.IsOwed(entries_[position]) ? Refusal::kCapacity : Refusal::kGroupLimit;
+  reason_ = path_.NoteNotLeased(entries_[position]);
 }
 
 void LoadOperation::AnswerIfEnded() {

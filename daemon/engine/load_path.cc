@@ -31,6 +31,13 @@ bool LoadPath::TryKeep(Hold hold) {
   return true;
 }
 
+Refusal LoadPath::NoteNotLeased(EntryId id) {
+  const Entry& entry = state_.index.at(id);
+  const Refusal reason = entry.lease_count == kHoldsPerBlockMax ? Refusal::kGroupLimit : Refusal::kOwed;
+  state_.NoteRefusal(state_.TenantOf(entry), TierKind::kDram, reason, state_.SlotBytesOf(entry));
+  return reason;
+}
+
 LookupResult LoadPath::Lookup(NamespaceId ns, std::span<const BlockKey> keys, uint64_t prompt_tokens, uint64_t request,
                               std::vector<BlockPlace>* places) {
   const NamespaceState& space = state_.ns(ns);
@@ -48,7 +55,10 @@ LookupResult LoadPath::Lookup(NamespaceId ns, std::span<const BlockKey> keys, ui
     TierKind tier;
     if (!id.valid() || !state_.FindTier(id, now_tick, &tier)) break;
     in_place = in_place && tier == TierKind::kDram;
-    if (!TryKeep({id, in_place})) break;
+    if (!TryKeep({id, in_place})) {
+      if (in_place) NoteNotLeased(id);
+      break;
+    }
     found_tokens[TierIndex(tier)] += block_tokens;
     places->push_back(in_place ? PlaceInDram(id) : BlockPlace{id, TierKind::kNvme, 0, 0});
   }

@@ -29,8 +29,11 @@ class LoadPath {
  private:
   friend class LoadOperation;
   BlockPlace PlaceInDram(EntryId id) const;
-  // False, and nothing happened, when the block is kept as often as can be counted.
+  // False, and nothing happened, when the block is kept as often as can be counted, or its memory is owed to another
+  // tenant.
   bool TryKeep(Hold hold);
+  // Why not, for a lease in place; counted.
+  policy::Refusal NoteNotLeased(EntryId id);
 
   EngineState& state_;
   Residency& residency_;

@@ -27,6 +27,7 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
   const SpaceResult room = space_.TakeNvme(tenant, slot_bytes, entry.last_touch);
   if (room.outcome != SpaceOutcome::kTaken) {
     entry.writing = false;
+    if (room.outcome == SpaceOutcome::kWait) return WriteStart::kLater;
     state_.NoteRefusal(tenant, TierKind::kNvme, room.reason, slot_bytes);
     return WriteStart::kNoRoom;
   }
@@ -50,6 +51,18 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
   if (reason != WriteReason::kWriteThrough) ++tenant.demotions_under_way;
   if (wanted_by.taker.valid()) ++state_.tenant(wanted_by.taker).takings_under_way;
   return WriteStart::kStarted;
+}
+
+void Movement::WriteThrough(EntryId id) {
+  Entry& entry = state_.index.at(id);
+  if (entry.resident(TierKind::kNvme) || entry.writing || !state_.NvmeUsable(state_.TenantOf(entry))) return;
+  const WriteStart start = StartWrite(id, WriteReason::kWriteThrough);
+  if (start == WriteStart::kLater) {
+    entry.times_unrecorded = true;
+    state_.timers.Schedule(id, std::min(state_.timers.DueOf(id), state_.NowTick() + kTimerBusyTicks));
+  } else if (start == WriteStart::kNoRoom && !entry.pinned) {
+    entry.times_unrecorded = false;  // refused
+  }
 }
 
 void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::DropCause wanted_by,
@@ -161,7 +174,8 @@ void Movement::FinishRead(EntryId id, SlotId slot, absl::Status status) {
     ++tenant.stats.load_failures;
     entry.reading = false;
     state_.devices.dram->Give(tenant.domain(), slot);
-    residency_.DropCopy(id, TierKind::kNvme, policy::DropReason::kUnreadable);
+    // It is being moved within NVMe: who moves it reads it, too.
+    if (!entry.writing) residency_.DropCopy(id, TierKind::kNvme, policy::DropReason::kUnreadable);
   }
   // The first reader to be told may release what it has, and that may make room for others: the block counts as moving
   // until every reader has had its turn to lease it.

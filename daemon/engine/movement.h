@@ -29,6 +29,8 @@ class Movement {
   // Starts writing a committed DRAM block to NVMe.
   // `wanted_by`: why its DRAM copy goes when it is a demotion.
   WriteStart StartWrite(EntryId id, WriteReason reason, policy::DropCause wanted_by = policy::DropReason::kOwnSpace);
+  // Of a block that is to be on NVMe, if it is not there yet. While room is being made its timer tries again.
+  void WriteThrough(EntryId id);
 
   // Starts, or joins, the promotion of a block whose only copy is on NVMe. `slot` is a taken DRAM slot (None when
   // joining). False (nothing started, the slot is still the caller's) when the disk queue is full.

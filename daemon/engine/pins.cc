@@ -1,24 +1,35 @@
 #include "daemon/engine/pins.h"
 
 #include <algorithm>
-#include <vector>
+#include <utility>
 
 namespace kvartal::engine {
 
 using index::Entry;
 using policy::Refusal;
 
-uint64_t Pins::GuaranteeBytes(const TenantState& tenant) {
-  return tenant.rules.tier(TierKind::kDram).guarantee_bytes + tenant.rules.tier(TierKind::kNvme).guarantee_bytes;
+std::optional<TierKind> Pins::RoomFor(EntryId id) const {
+  const Entry& entry = state_.index.at(id);
+  const TenantState& tenant = state_.TenantOf(entry);
+  // NVMe first: it costs no memory, and outlives the daemon.
+  for (const TierKind tier : {TierKind::kNvme, TierKind::kDram}) {
+    const uint64_t wanted_bytes = tenant.pinned_bytes[TierIndex(tier)] + residency_.PinBytes(id, tier);
+    const bool may_be_there = tier == TierKind::kNvme || entry.resident(TierKind::kDram);
+    if (may_be_there && wanted_bytes <= tenant.rules.tier(tier).guarantee_bytes) return tier;
+  }
+  return std::nullopt;
 }
 
-Refusal Pins::WhyNot(EntryId id, uint32_t until_tick) const {
+Refusal Pins::WhyNot(EntryId id, uint32_t until_tick, const std::vector<EntryId>& ids) const {
   const Entry& entry = state_.index.at(id);
   TierKind tier;
   if (!state_.FindTier(id, state_.NowTick(), &tier)) return Refusal::kGone;
-  const policy::TenantRules& rules = state_.tenant(state_.ns(entry.ns).tenant).rules;
-  return until_tick > policy::AgeLimitOf(rules, state_.AgesOf(id, state_.NowTick())) ? Refusal::kTooLong
-                                                                                     : Refusal::kNone;
+  const TenantState& tenant = state_.TenantOf(entry);
+  if (until_tick > policy::AgeLimitOf(tenant.rules, state_.AgesOf(id, state_.NowTick()))) return Refusal::kTooLong;
+  // Without its parent nobody would find it, and nothing before it could be given up.
+  if (!entry.parent.valid() || std::binary_search(ids.begin(), ids.end(), entry.parent)) return Refusal::kNone;
+  const auto parent = tenant.pins.find(entry.parent);
+  return parent != tenant.pins.end() && parent->second >= until_tick ? Refusal::kNone : Refusal::kParentUnpinned;
 }
 
 Refusal Pins::Pin(std::span<const Hold> blocks, int64_t until_wall_ms) {
@@ -32,46 +43,52 @@ Refusal Pins::Pin(std::span<const Hold> blocks, int64_t until_wall_ms) {
   if (until_wall_ms - now_wall_ms > kPinMsMax) return refuse(Refusal::kTooLong);
   const uint32_t until_tick =
       state_.NowTick() + static_cast<uint32_t>((until_wall_ms - now_wall_ms + kTickMs - 1) / kTickMs);
-  uint64_t more_bytes = 0;
-  for (const Hold block : blocks) {
-    if (const Refusal reason = WhyNot(block.entry, until_tick); reason != Refusal::kNone) return refuse(reason);
-    const Entry& entry = state_.index.at(block.entry);
-    if (!entry.pinned) more_bytes += state_.SlotBytesOf(entry);
+  std::vector<EntryId> ids;  // each once, however often the lease has it
+  for (const Hold block : blocks) ids.push_back(block.entry);
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  for (const EntryId id : ids) {
+    if (const Refusal reason = WhyNot(id, until_tick, ids); reason != Refusal::kNone) return refuse(reason);
   }
-  if (tenant.pinned_bytes + more_bytes > GuaranteeBytes(tenant)) return refuse(Refusal::kTenantLimit);
-  for (const Hold block : blocks) {
-    Set(block.entry, until_tick);
-    MakeDurable(block.entry);
+  std::vector<EntryId> fresh;
+  for (const EntryId id : ids) {
+    if (state_.index.at(id).pinned) continue;
+    const std::optional<TierKind> tier = RoomFor(id);
+    if (!tier.has_value()) {
+      for (const EntryId pinned : fresh) residency_.Unpin(pinned);
+      return refuse(Refusal::kTenantLimit);
+    }
+    residency_.Pin(id, *tier);
+    fresh.push_back(id);
+  }
+  for (const EntryId id : ids) {
+    Set(id, state_.index.at(id).pin_tier(), until_tick);
+    if (state_.index.at(id).pinned_in(TierKind::kNvme)) movement_.WriteThrough(id);
   }
   return Refusal::kNone;
 }
 
-void Pins::Set(EntryId id, uint32_t until_tick) {
+void Pins::Set(EntryId id, TierKind tier, uint32_t until_tick) {
   Entry& entry = state_.index.at(id);
-  residency_.SetPinned(id, true);
+  residency_.Pin(id, tier);
   uint32_t& until = state_.TenantOf(entry).pins[id];
   until = std::max(until, until_tick);
-  entry.times_unrecorded =
-      state_.devices.catalog != nullptr &&
-      (entry.resident(TierKind::kNvme) || state_.TenantOf(entry).rules.tier(TierKind::kNvme).limit_bytes > 0);
+  entry.times_unrecorded = tier == TierKind::kNvme;
   // Its timer writes the record down, and then waits for the end.
   state_.timers.Schedule(id, entry.times_unrecorded ? state_.NowTick() : until);
 }
 
 bool Pins::Adopt(EntryId id, uint32_t until_wall_s) {
   const int64_t left_ms = int64_t{until_wall_s} * 1000 - state_.WallMsOfTick(state_.NowTick());
-  if (left_ms <= 0) return false;
-  const Entry& entry = state_.index.at(id);
-  TenantState& tenant = state_.TenantOf(entry);
-  if (tenant.pinned_bytes + state_.SlotBytesOf(entry) > GuaranteeBytes(tenant)) return false;
+  if (left_ms <= 0 || RoomFor(id) != TierKind::kNvme) return false;
   // A wall clock that was wrong may not make it longer than any pin may be.
-  Set(id, state_.NowTick() + static_cast<uint32_t>(std::min(left_ms, kPinMsMax) / kTickMs));
+  Set(id, TierKind::kNvme, state_.NowTick() + static_cast<uint32_t>(std::min(left_ms, kPinMsMax) / kTickMs));
   state_.index.at(id).times_unrecorded = left_ms > kPinMsMax;
   return true;
 }
 
 void Pins::End(EntryId id) {
-  residency_.SetPinned(id, false);
+  residency_.Unpin(id);
   state_.Arm(id);  // its TTL counts again
 }
 
@@ -79,25 +96,39 @@ void Pins::EndAll(TenantState& tenant) {
   while (!tenant.pins.empty()) End(tenant.pins.begin()->first);
 }
 
-void Pins::MakeDurable(EntryId id) {
-  const Entry& entry = state_.index.at(id);
-  if (!entry.pinned || entry.resident(TierKind::kNvme) || entry.writing) return;
-  if (state_.NvmeUsable(state_.TenantOf(entry))) movement_.StartWrite(id, Movement::WriteReason::kWriteThrough);
+void Pins::Resettle(EntryId id, uint32_t until_tick) {
+  End(id);
+  if (const std::optional<TierKind> tier = RoomFor(id)) Set(id, *tier, until_tick);
 }
 
 void Pins::Yield(TenantState& tenant, uint32_t max_blocks) {
-  for (uint32_t ended = 0; ended < max_blocks && tenant.pinned_bytes > GuaranteeBytes(tenant); ++ended) {
-    End(tenant.pins.begin()->first);
-  }
-  for (TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
+  for (const TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
+    YieldToGuarantee(tenant, tier, max_blocks);
     const policy::Account& account = state_.ledger.account(tenant.id, tier);
-    if (account.charged_bytes > account.limit_bytes && tenant.order(tier).size() == 0) {
-      YieldToLimit(tenant, tier, max_blocks);
-    }
+    if (account.charged_bytes > account.limit_bytes) YieldToLimit(tenant, tier, max_blocks);
+  }
+}
+
+void Pins::YieldToGuarantee(TenantState& tenant, TierKind tier, uint32_t max_blocks) {
+  const uint64_t guarantee_bytes = tenant.rules.tier(tier).guarantee_bytes;
+  if (tenant.pinned_bytes[TierIndex(tier)] <= guarantee_bytes) return;
+  std::vector<std::pair<EntryId, uint32_t>> pinned;
+  for (const auto& pin : tenant.pins) {
+    if (state_.index.at(pin.first).pinned_in(tier)) pinned.push_back(pin);
+  }
+  // From the ends of chains, so that what stays pinned can be found.
+  std::stable_sort(pinned.begin(), pinned.end(), [this](const auto& a, const auto& b) {
+    return state_.index.at(a.first).depth > state_.index.at(b.first).depth;
+  });
+  for (const auto& [id, until_tick] : pinned) {
+    if (max_blocks-- == 0 || tenant.pinned_bytes[TierIndex(tier)] <= guarantee_bytes) return;
+    Resettle(id, until_tick);
   }
 }
 
 void Pins::YieldToLimit(TenantState& tenant, TierKind tier, uint32_t max_blocks) {
+  const auto may_go = [&](EntryId id) { return residency_.Evictable(id, tier); };
+  if (tenant.order(tier).Victim(may_go, kVictimProbesMax).valid()) return;  // others are left
   std::vector<std::pair<EntryId, uint32_t>> pinned;
   for (const auto& pin : tenant.pins) {
     if (pinned.size() == max_blocks) break;
@@ -107,14 +138,15 @@ void Pins::YieldToLimit(TenantState& tenant, TierKind tier, uint32_t max_blocks)
     const policy::Account& account = state_.ledger.account(tenant.id, tier);
     if (account.charged_bytes <= account.limit_bytes) return;
     if (tier == TierKind::kDram && space_.GiveBackEmpty(tenant) > 0) continue;
+    const TierKind kept_in = state_.index.at(id).pin_tier();
     End(id);
     if (!residency_.Evictable(id, tier)) {
-      Set(id, until_tick);  // read in place or moving: later
+      Set(id, kept_in, until_tick);  // read in place or moving: later
       continue;
     }
     residency_.DropCopy(id, tier, policy::DropReason::kOverLimit);
     // A pin keeps the block, wherever it may be.
-    if (state_.index.IsLive(id) && state_.index.at(id).state == BlockState::kCommitted) Set(id, until_tick);
+    if (state_.index.IsLive(id) && state_.index.at(id).state == BlockState::kCommitted) Resettle(id, until_tick);
   }
 }
 

@@ -1,12 +1,16 @@
-// Blocks kept until a wall-clock time, against eviction and TTL (paid prompt caching).
+// Blocks kept until a wall-clock time, against eviction and TTL (paid prompt caching). A pin keeps a block in one tier:
+// on NVMe if the tenant's guarantee there has room for it, else in DRAM.
 // Confined to the engine loop.
-// Invariants: the pinned bytes of a tenant never exceed its guarantees in DRAM + NVMe; a pin that cannot be kept is
-// refused; where the tenant has NVMe a pinned block is written there and its record tells of the pin, so that a restart
-// keeps it. Only maxAge, a limit or a guarantee lowered below the pins, and the removal of the tenant, end one early.
+// Invariants: in each tier the pinned bytes of a tenant never exceed its guarantee there, headers included; a pin that
+// cannot be kept is refused; the blocks before a pinned one are pinned as long. On NVMe the record tells of the pin, so
+// that a restart keeps it; in DRAM it ends with the daemon. Only maxAge, a limit or a guarantee lowered below the pins,
+// and the removal of the tenant, end one early.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "daemon/engine/engine_state.h"
 #include "daemon/engine/movement.h"
@@ -21,20 +25,23 @@ class Pins {
       : state_(*state), residency_(*residency), space_(*space), movement_(*movement) {}
 
   policy::Refusal Pin(std::span<const Hold> blocks, int64_t until_wall_ms);
-  // Recovery: a pin its record tells of. False: over by now, or no longer covered by the guarantee.
+  // Recovery: a pin its record tells of. False: over by now, or no longer covered by the guarantee of NVMe.
   bool Adopt(EntryId id, uint32_t until_wall_s);
   void End(EntryId id);
   void EndAll(TenantState& tenant);
   // What policy no longer covers: ends pins beyond the guarantee, and gives up copies of pinned blocks in a tier whose
   // limit nothing else would meet. At most `max_blocks`.
   void Yield(TenantState& tenant, uint32_t max_blocks);
-  // A block that is pinned and not on NVMe, where its tenant may use that: begins to write it.
-  void MakeDurable(EntryId id);
 
  private:
-  static uint64_t GuaranteeBytes(const TenantState& tenant);
-  policy::Refusal WhyNot(EntryId id, uint32_t until_tick) const;
-  void Set(EntryId id, uint32_t until_tick);
+  // Where a pin of the block would be within the guarantee; nullopt: nowhere.
+  std::optional<TierKind> RoomFor(EntryId id) const;
+  // `ids`: what the pin asks for, in order of their numbers.
+  policy::Refusal WhyNot(EntryId id, uint32_t until_tick, const std::vector<EntryId>& ids) const;
+  void Set(EntryId id, TierKind tier, uint32_t until_tick);
+  // Its guarantee has gone: it is kept elsewhere, or ends.
+  void Resettle(EntryId id, uint32_t until_tick);
+  void YieldToGuarantee(TenantState& tenant, TierKind tier, uint32_t max_blocks);
   void YieldToLimit(TenantState& tenant, TierKind tier, uint32_t max_blocks);
 
   EngineState& state_;

@@ -1,7 +1,5 @@
 #include "daemon/engine/residency.h"
 
-#include <xxhash.h>
-
 #include <limits>
 
 #include "daemon/base/check.h"
@@ -10,18 +8,9 @@ namespace kvartal::engine {
 
 using index::Entry;
 
-namespace {
-
-// The same in every process: what an order remembers must not depend on a seed.
-uint64_t FingerprintOf(NamespaceId ns, const BlockKey& key) {
-  return XXH3_64bits_withSeed(key.bytes.data(), key.bytes.size(), ns.value());
-}
-
-}  // namespace
-
 bool Residency::IsCandidate(const Entry& entry, TierKind tier) const {
   return entry.state == BlockState::kCommitted && entry.resident(tier) && entry.copy(tier).children == 0 &&
-         entry.lease_count == 0 && !entry.pinned;
+         !entry.leased_in(tier) && !entry.pinned_in(tier);
 }
 
 policy::BlockTraits Residency::TraitsOf(const Entry& entry) const {
@@ -52,7 +41,7 @@ void Residency::NoteUse(Entry* entry, uint64_t request, uint32_t now_tick, polic
   if (history != nullptr) {
     // An entry, be it a placeholder, knows its past; a block that had none may be remembered.
     past = entry->frequency > 0 ? policy::PastUseOf(TraitsOf(*entry))
-                                : history->ghosts.Recall(FingerprintOf(entry->ns, entry->key));
+                                : history->ghosts.Recall(EngineState::FingerprintOf(entry->ns, entry->key));
     entry->frequency = past.frequency;
   }
   entry->last_touch = request;
@@ -145,8 +134,15 @@ bool Residency::AddLease(EntryId id) {
   if (entry.lease_count == kHoldsPerBlockMax) return false;
   // Its extent is owed to another tenant, and has to become empty.
   const SlotId slot = entry.copy(TierKind::kDram).slot;
-  if (slot.valid() && state_.devices.dram->IsLeaving(state_.TenantOf(entry).domain(), slot)) return false;
-  if (entry.lease_count == 0) LeaveOrders(id);
+  TenantState& tenant = state_.TenantOf(entry);
+  if (slot.valid() && state_.devices.dram->IsLeaving(tenant.domain(), slot)) return false;
+  if (entry.lease_count == 0) {
+    const uint64_t bytes = state_.SlotBytesOf(entry);
+    const uint64_t cap_bytes = tenant.rules.tier(TierKind::kDram).guarantee_bytes;
+    if (state_.GuaranteeWaits(TierKind::kDram) && tenant.leased_bytes + bytes > cap_bytes) return false;
+    tenant.leased_bytes += bytes;
+    if (IsCandidate(entry, TierKind::kDram)) tenant.order(TierKind::kDram).Remove(id, TraitsOf(entry));
+  }
   ++entry.lease_count;
   return true;
 }
@@ -154,26 +150,41 @@ bool Residency::AddLease(EntryId id) {
 void Residency::EndLease(EntryId id, uint32_t now_tick) {
   Entry& entry = state_.index.at(id);
   KV_CHECK(entry.lease_count > 0);
-  if (--entry.lease_count > 0) return;
+  if (entry.lease_count > 1) {
+    --entry.lease_count;
+    return;
+  }
+  LeaveOrders(id);
+  entry.lease_count = 0;
   entry.last_access_tick = now_tick;  // it was in use until now
+  state_.TenantOf(entry).leased_bytes -= state_.SlotBytesOf(entry);
   JoinOrders(id);
 }
 
-void Residency::SetPinned(EntryId id, bool pinned) {
+uint64_t Residency::PinBytes(EntryId id, TierKind tier) const {
+  return state_.SlotBytesOf(state_.index.at(id)) + (tier == TierKind::kNvme ? kNvmeHeaderBytes : 0);
+}
+
+void Residency::Pin(EntryId id, TierKind tier) {
   Entry& entry = state_.index.at(id);
-  if (entry.pinned == pinned) return;
-  const uint64_t bytes = state_.SlotBytesOf(entry);
-  uint64_t& pinned_bytes = state_.TenantOf(entry).pinned_bytes;
-  if (pinned) {
-    LeaveOrders(id);
-    entry.pinned = true;
-    pinned_bytes += bytes;
-  } else {
-    entry.pinned = false;
-    pinned_bytes -= bytes;
-    state_.TenantOf(entry).pins.erase(id);
-    JoinOrders(id);
-  }
+  auto& pinned_bytes = state_.TenantOf(entry).pinned_bytes;
+  LeaveOrders(id);
+  if (entry.pinned) pinned_bytes[TierIndex(entry.pin_tier())] -= PinBytes(id, entry.pin_tier());
+  entry.pinned = true;
+  entry.pin_on_nvme = tier == TierKind::kNvme;
+  pinned_bytes[TierIndex(tier)] += PinBytes(id, tier);
+  JoinOrders(id);
+}
+
+void Residency::Unpin(EntryId id) {
+  Entry& entry = state_.index.at(id);
+  if (!entry.pinned) return;
+  TenantState& tenant = state_.TenantOf(entry);
+  LeaveOrders(id);
+  entry.pinned = false;
+  tenant.pinned_bytes[TierIndex(entry.pin_tier())] -= PinBytes(id, entry.pin_tier());
+  tenant.pins.erase(id);
+  JoinOrders(id);
 }
 
 void Residency::SetCopy(EntryId id, TierKind tier, SlotId slot) {
@@ -184,6 +195,7 @@ void Residency::SetCopy(EntryId id, TierKind tier, SlotId slot) {
   const bool parent_was_candidate = parent.valid() && IsCandidate(state_.index.at(parent), tier);
   state_.index.SetCopy(id, tier, slot);
   if (tier == TierKind::kDram) state_.devices.dram->SetHolder(tenant.domain(), slot, id);
+  if (tier == TierKind::kNvme) state_.devices.nvme->SetHolder(slot, id);
   ++tenant.stats.tiers[TierIndex(tier)].blocks;
   if (parent_was_candidate) tenant.order(tier).Remove(parent, TraitsOf(state_.index.at(parent)));
   if (IsCandidate(entry, tier)) tenant.order(tier).Insert(id, TraitsOf(entry));
@@ -275,14 +287,15 @@ void Residency::EraseIfGone(EntryId id) {
     entry.durable = false;
     state_.timers.Cancel(id);
     state_.durable_watch.erase(id);
-    SetPinned(id, false);
+    Unpin(id);
     if (entry.children > 0 || entry.in_use()) return;
     const EntryId parent = entry.parent;
     TenantState& tenant = state_.TenantOf(entry);
     --tenant.stats.entries;
     if (tenant.history() != nullptr && entry.frequency > 0 && !tenant.dropping) {
-      tenant.history()->ghosts.Remember(FingerprintOf(entry.ns, entry.key), policy::PastUseOf(TraitsOf(entry)),
-                                        tenant.stats.entries);
+      tenant.history()->ghosts.Remember(EngineState::FingerprintOf(entry.ns, entry.key),
+                                        policy::PastUseOf(TraitsOf(entry)), tenant.stats.entries,
+                                        state_.tenants.size());
     }
     state_.index.Erase(id);
     id = parent;
@@ -291,9 +304,9 @@ void Residency::EraseIfGone(EntryId id) {
 
 bool Residency::Evictable(EntryId id, TierKind tier) const {
   const Entry& entry = state_.index.at(id);
-  if (!Movable(id) || state_.TenantOf(entry).dropping) return false;
+  if (!Movable(id, tier) || state_.TenantOf(entry).dropping) return false;
   if (state_.TenantOf(entry).rules.max_age_ms > 0 && state_.OverAge(id, state_.NowTick())) return false;
-  if (entry.hold_count == 0) return true;
+  if (entry.hold_count == 0 && !entry.pinned) return true;
   for (TierKind other : kAllTiers) {
     if (other != tier && entry.resident(other)) return true;
   }
@@ -306,13 +319,28 @@ bool Residency::Relocatable(EntryId id) const {
   return entry.state == BlockState::kCommitted && entry.lease_count == 0 && !entry.writing && !entry.reading;
 }
 
-void Residency::Relocate(EntryId id, SlotId to) { state_.index.SetCopy(id, TierKind::kDram, to); }
-
-bool Residency::Movable(EntryId id) const {
-  const Entry& entry = state_.index.at(id);
-  return entry.lease_count == 0 && !entry.pinned && !entry.writing && !entry.reading;
+void Residency::MoveOnNvme(EntryId id, SlotId to, uint8_t access_period) {
+  Entry& entry = state_.index.at(id);
+  state_.index.SetCopy(id, TierKind::kNvme, to);
+  state_.devices.nvme->SetHolder(to, id);
+  entry.recorded_period = access_period & 3;
+  // It may have been pinned, or for longer, while the record was written.
+  if (entry.pinned) {
+    entry.times_unrecorded = true;
+    state_.timers.Schedule(id, state_.NowTick() + 1);
+  }
 }
 
-bool Residency::Removable(EntryId id) const { return Movable(id) && !state_.index.at(id).in_use(); }
+void Residency::Relocate(EntryId id, SlotId to) { state_.index.SetCopy(id, TierKind::kDram, to); }
+
+bool Residency::Movable(EntryId id, TierKind tier) const {
+  const Entry& entry = state_.index.at(id);
+  return !entry.leased_in(tier) && !entry.pinned_in(tier) && !entry.writing && !entry.reading;
+}
+
+bool Residency::Removable(EntryId id) const {
+  const Entry& entry = state_.index.at(id);
+  return !entry.in_use() && !entry.pinned && !entry.writing && !entry.reading;
+}
 
 }  // namespace kvartal::engine

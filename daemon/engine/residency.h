@@ -2,7 +2,7 @@
 // entry's copies, touches it, or erases it.
 // Confined to the engine loop.
 // Invariant: a block is in its tenant's order of a tier exactly when it is committed, has a copy there that no child
-// has, nobody reads it in place and nobody pinned it.
+// has, and no pin keeps that copy and nobody reads it in place.
 #pragma once
 
 #include <cstdint>
@@ -41,22 +41,29 @@ class Residency {
   // Erases the entry, and placeholders above it, when nothing is left of it. A no-op while something is.
   void EraseIfGone(EntryId id);
 
-  // May its copy in `tier` be taken for space? Not when the block is leased, pinned or moving, not the last copy of a
-  // block that somebody holds, and not what is over age or of a tenant that is erased: eviction zeroes nothing.
+  // May its copy in `tier` be taken for space? Not when that is read in place, pinned or moving, not the last copy of a
+  // block that is pinned or held, and not what is over age or of a tenant that is erased: eviction zeroes nothing.
   bool Evictable(EntryId id, TierKind tier) const;
   // Is `first` the less valuable of two blocks, as the order of `tier` sees it?
   bool GoesBefore(EntryId first, EntryId second, TierKind tier) const;
-  // A reader in place comes or goes. False, and nothing happened, when they are as many as can be counted.
+  // A reader in place comes or goes. False, and nothing happened, when they are as many as can be counted, or its
+  // memory is owed to another tenant.
   bool AddLease(EntryId id);
   void EndLease(EntryId id, uint32_t now_tick);
-  void SetPinned(EntryId id, bool pinned);
+  // Its copy in `tier` is kept; what is elsewhere comes and goes. Pinned before, it is kept there from now on.
+  void Pin(EntryId id, TierKind tier);
+  void Unpin(EntryId id);
+  uint64_t PinBytes(EntryId id, TierKind tier) const;
+
+  // Its NVMe copy lies elsewhere now, as its record tells; `access_period`: of the access that the record tells of.
+  void MoveOnNvme(EntryId id, SlotId to, uint8_t access_period);
 
   // May its DRAM copy lie elsewhere in the domain? Not while it is read in place, filled or moving; pinned or not.
   bool Relocatable(EntryId id) const;
   // It does now.
   void Relocate(EntryId id, SlotId to);
-  // May its copies change? Not while they are read in place, pinned or moving.
-  bool Movable(EntryId id) const;
+  // May its copy in `tier` go? Not while it is read in place, kept there by a pin, or moving.
+  bool Movable(EntryId id, TierKind tier) const;
   // May the whole block go?
   bool Removable(EntryId id) const;
 

@@ -13,6 +13,8 @@ using policy::Refusal;
 
 namespace {
 constexpr uint64_t kNoRequest = 0;  // requests are numbered from 1
+// What a tenant of `slot_bytes` grows by at least.
+uint64_t LeastDramBytes(uint32_t slot_bytes) { return RoundUp(slot_bytes, kExtentAlignBytes); }
 }  // namespace
 
 uint64_t Space::Room(const TenantState& tenant, TierKind tier) const {
@@ -45,7 +47,8 @@ SpaceResult Space::TakeDram(TenantState& tenant, uint32_t slot_bytes, uint64_t r
     if (step == Step::kStuck && shares_.AboveCap(tenant, TierKind::kDram)) step = EvictDram(tenant, request, wanted);
     if (step == Step::kStuck) step = TakeDramFromOthers(tenant, slot_bytes);
     if (step == Step::kStuck) step = EvictDram(tenant, request, wanted);
-    if (step == Step::kStuck && WaitsForGuarantee(tenant, slot_bytes)) step = Step::kWait;
+    if (step == Step::kStuck && WaitsForGuarantee(tenant, TierKind::kDram, LeastDramBytes(slot_bytes)))
+      step = Step::kWait;
     if (step == Step::kWait) return {SpaceOutcome::kWait, SlotId::None(), Refusal::kNone};
     if (step == Step::kStuck) break;
   }
@@ -101,7 +104,8 @@ Space::Step Space::EvictDram(TenantState& tenant, uint64_t request, uint32_t wan
   // cache.
   if (!others_block && state_.NvmeUsable(tenant)) {
     victim = tenant.order(TierKind::kDram)
-                 .Victim([&](EntryId id) { return residency_.Movable(id) && !IsDueForErasure(id); }, kVictimProbesMax);
+                 .Victim([&](EntryId id) { return residency_.Movable(id, TierKind::kDram) && !IsDueForErasure(id); },
+                         kVictimProbesMax);
   }
   if (victim.valid()) {
     const bool copy_below = state_.index.at(victim).resident(TierKind::kNvme);
@@ -109,6 +113,7 @@ Space::Step Space::EvictDram(TenantState& tenant, uint64_t request, uint32_t wan
       if (tenant.demotions_under_way >= wanted) return Step::kWait;
       const WriteStart start = demote_(victim, DropReason::kOwnSpace);
       if (start == WriteStart::kStarted) return Step::kRetry;
+      if (start == WriteStart::kLater) return Step::kWait;
       if (start == WriteStart::kQueueFull && tenant.writes_under_way > 0) return Step::kWait;
     }
     if (copy_below || others_block) {
@@ -145,19 +150,29 @@ Refusal Space::DramRefusal(const TenantState& tenant, uint32_t slot_bytes) const
 }
 
 SpaceResult Space::TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t request) {
+  const uint64_t slot_charge = slot_bytes + kNvmeHeaderBytes;
+  // No room that anybody makes would do.
+  if (!state_.devices.nvme->Fits(slot_bytes)) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kCapacity};
   for (uint32_t round = 0; round < kEvictionsPerReserveMax; ++round) {
     SlotId slot;
     Step step = GrowNvme(tenant, slot_bytes, &slot);
     if (slot.valid()) return {SpaceOutcome::kTaken, slot, Refusal::kNone};
     if (step == Step::kWait) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kTierSick};
     if (step == Step::kStuck) step = DropExpired(tenant, TierKind::kNvme);
+    if (step == Step::kStuck && Room(tenant, TierKind::kNvme) >= slot_charge) {
+      // Free, but in segments of other sizes: brought together, it costs nobody a block.
+      const Compaction::Started started = compaction_.Start(slot_bytes);
+      if (started == Compaction::Started::kUnderWay) step = Step::kWait;
+      if (started == Compaction::Started::kStuck) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kTierSick};
+    }
     if (step == Step::kStuck && shares_.AboveCap(tenant, TierKind::kNvme)) step = EvictNvme(tenant, request);
     if (step == Step::kStuck) step = TakeNvmeFromOthers(tenant, slot_bytes);
     if (step == Step::kStuck) step = EvictNvme(tenant, request);
+    if (step == Step::kStuck && WaitsForGuarantee(tenant, TierKind::kNvme, slot_charge)) step = Step::kWait;
+    if (step == Step::kWait) return {SpaceOutcome::kWait, SlotId::None(), Refusal::kNone};
     if (step == Step::kStuck) break;
   }
   const policy::Account& account = state_.ledger.account(tenant.id, TierKind::kNvme);
-  const uint64_t slot_charge = slot_bytes + kNvmeHeaderBytes;
   if (account.limit_bytes < slot_charge) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kTooSmall};
   const bool limited = account.charged_bytes + slot_charge > account.limit_bytes;
   return {SpaceOutcome::kRefused, SlotId::None(), limited ? Refusal::kTenantLimit : Refusal::kCapacity};

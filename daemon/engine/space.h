@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 
+#include "daemon/engine/compaction.h"
 #include "daemon/engine/engine_state.h"
 #include "daemon/engine/residency.h"
 #include "daemon/engine/shares.h"
@@ -25,6 +26,7 @@ struct SpaceResult {
 
 enum class WriteStart : uint8_t {
   kStarted,
+  kLater,      // room is being made: try again
   kNotNeeded,  // there already, or under way
   kNoRoom,     // the tenant may hold no more there, or the tier is sick
   kQueueFull,
@@ -35,14 +37,14 @@ class Space {
   // Starts writing a block to NVMe because its DRAM is wanted.
   using Demote = std::function<WriteStart(EntryId, policy::DropCause)>;
 
-  Space(EngineState* state, Residency* residency, Shares* shares)
-      : state_(*state), residency_(*residency), shares_(*shares) {}
+  Space(EngineState* state, Residency* residency, Shares* shares, Compaction* compaction)
+      : state_(*state), residency_(*residency), shares_(*shares), compaction_(*compaction) {}
   void SetDemote(Demote demote) { demote_ = std::move(demote); }
 
   // A DRAM slot. kWait: memory is being populated or punched, or victims are being written out; the tenant is woken
   // when that changes. `wanted` is how many slots the caller still needs: so many demotions may be started at once.
   SpaceResult TakeDram(TenantState& tenant, uint32_t slot_bytes, uint64_t request, uint32_t wanted);
-  // An NVMe slot, never kWait.
+  // An NVMe slot. kWait: a segment is being emptied, or a guarantee waits for what others hold; nobody is woken.
   SpaceResult TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t request);
   // Room for one more index entry. kNone or kEntryCap.
   policy::Refusal MakeEntryRoom(TenantState& tenant, uint64_t request);
@@ -53,6 +55,8 @@ class Space {
   bool IsGiving(const TenantState& tenant) const;
   // Its DRAM copy lies in an extent that has to be emptied for another tenant.
   bool IsOwed(EntryId id) const;
+  // CacheEngine::MayRenew.
+  bool MayKeep(std::span<const Hold> holds) const;
 
   // Gives empty DRAM extents of the tenant back to the node. The tenant is refunded at once; the bytes count against
   // the capacity until they are punched. Returns the bytes refunded.
@@ -84,7 +88,7 @@ class Space {
   EntryId NextToGiveUp(TenantState& victim, EntryId leaf);
   Step GiveUp(TenantState& victim, EntryId id, const TenantState& taker);
   // A guarantee is not refused while others hold what they borrowed: it waits for their leases.
-  bool WaitsForGuarantee(const TenantState& tenant, uint32_t slot_bytes) const;
+  bool WaitsForGuarantee(const TenantState& tenant, TierKind tier, uint64_t least_bytes);
 
   // What could be charged to the tenant now, limit and capacity both considered.
   uint64_t Room(const TenantState& tenant, TierKind tier) const;
@@ -95,6 +99,7 @@ class Space {
   EngineState& state_;
   Residency& residency_;
   Shares& shares_;
+  Compaction& compaction_;
   Demote demote_;
   // Charges of extents being populated. They live here, not with the memory thread: a populate may outlive the engine.
   absl::flat_hash_map<uint64_t, policy::Charge> growing_;

@@ -18,12 +18,10 @@ using policy::DropReason;
 namespace {
 constexpr uint64_t kNoRequest = 0;
 constexpr uint64_t kAnySize = UINT64_MAX;
-// What a tenant of `slot_bytes` grows by at least.
-uint64_t LeastDramBytes(uint32_t slot_bytes) { return RoundUp(slot_bytes, kExtentAlignBytes); }
 }  // namespace
 
 Space::Step Space::TakeDramFromOthers(TenantState& taker, uint32_t slot_bytes) {
-  const uint64_t least_bytes = LeastDramBytes(slot_bytes);
+  const uint64_t least_bytes = RoundUp(slot_bytes, kExtentAlignBytes);
   const policy::Account& account = state_.ledger.account(taker.id, TierKind::kDram);
   if (account.charged_bytes + least_bytes > account.limit_bytes) return Step::kStuck;
   if (taker.grow_failed_tick == state_.NowTick()) return Step::kStuck;
@@ -48,11 +46,12 @@ Space::Step Space::EmptyExtent(TenantState& victim, const TenantState& taker, Cl
     if (GiveBackEmpty(victim) > 0) return Step::kRetry;
     const EntryId leaf = Victim(victim, TierKind::kDram, kNoRequest);
     if (dram.LeavingSlots(victim.domain()) == 0 && !ChooseExtent(victim, claim, leaf)) return Step::kStuck;
-    dram.MoveOut(
+    const bool wants_slots = dram.MoveOut(
         victim.domain(), [this](EntryId id) { return residency_.Relocatable(id); },
         [this](EntryId id, SlotId to) { residency_.Relocate(id, to); });
     if (dram.LeavingSlots(victim.domain()) == 0) continue;
-    const EntryId given_up = NextToGiveUp(victim, leaf);
+    // What cannot move is not helped by a block that goes elsewhere.
+    const EntryId given_up = wants_slots ? NextToGiveUp(victim, leaf) : EntryId::None();
     const Step step = given_up.valid() ? GiveUp(victim, given_up, taker) : Step::kStuck;
     if (step == Step::kStuck && victim.writes_under_way > 0) return Step::kWait;
     if (step != Step::kRetry) return step;
@@ -105,10 +104,12 @@ Space::Step Space::GiveUp(TenantState& victim, EntryId id, const TenantState& ta
   return Step::kRetry;
 }
 
-bool Space::WaitsForGuarantee(const TenantState& tenant, uint32_t slot_bytes) const {
-  if (tenant.grow_failed_tick == state_.NowTick()) return false;
-  const Claim claim = shares_.ClaimOf(tenant, TierKind::kDram, LeastDramBytes(slot_bytes));
-  return claim == Claim::kGuarantee && shares_.Owed(tenant, TierKind::kDram, claim);
+bool Space::WaitsForGuarantee(const TenantState& tenant, TierKind tier, uint64_t least_bytes) {
+  if (tier == TierKind::kDram && tenant.grow_failed_tick == state_.NowTick()) return false;
+  const Claim claim = shares_.ClaimOf(tenant, tier, least_bytes);
+  if (claim != Claim::kGuarantee || !shares_.Owed(tenant, tier, claim)) return false;
+  state_.NoteGuaranteeWaits(tier);
+  return true;
 }
 
 void Space::Tick() {
@@ -129,16 +130,31 @@ bool Space::IsOwed(EntryId id) const {
   return state_.devices.dram->IsLeaving(state_.TenantOf(entry).domain(), entry.copy(TierKind::kDram).slot);
 }
 
-// On NVMe the slot is the unit: one block of the victim for one of the taker. Free bytes that no segment has in this
-// slot size are made by the taker's own blocks, not by others'.
+// What a tenant borrows ends when the lender comes: its leases and holds, as far as they are more than its guarantee.
+bool Space::MayKeep(std::span<const Hold> holds) const {
+  const bool somebody_takes = state_.SomebodyTakes(TierKind::kDram) || state_.SomebodyTakes(TierKind::kNvme);
+  if (holds.empty() || !somebody_takes) return true;
+  const TenantState& tenant = state_.TenantOf(state_.index.at(holds.front().entry));
+  const policy::Account& nvme = state_.ledger.account(tenant.id, TierKind::kNvme);
+  const bool in_place_may = !state_.GuaranteeWaits(TierKind::kDram) ||
+                            tenant.leased_bytes <= tenant.rules.tier(TierKind::kDram).guarantee_bytes;
+  const bool others_may = !state_.GuaranteeWaits(TierKind::kNvme) || nvme.charged_bytes <= nvme.guarantee_bytes;
+  return std::all_of(holds.begin(), holds.end(), [&](const Hold& hold) {
+    return hold.in_place ? in_place_may && !IsOwed(hold.entry) : others_may;
+  });
+}
+
+// On NVMe the slot is the unit: one block of the victim for one of the taker. Where bytes are free, but in segments of
+// other sizes, others give up blocks for a guarantee alone: until so many are free of one size that a segment of it can
+// be emptied.
 Space::Step Space::TakeNvmeFromOthers(TenantState& taker, uint32_t slot_bytes) {
   const uint64_t least_bytes = slot_bytes + kNvmeHeaderBytes;
   const policy::Account& account = state_.ledger.account(taker.id, TierKind::kNvme);
   if (account.charged_bytes + least_bytes > account.limit_bytes) return Step::kStuck;
   shares_.NoteRanOut(taker, TierKind::kNvme);
-  if (Room(taker, TierKind::kNvme) >= least_bytes) return Step::kStuck;
+  const bool scattered = Room(taker, TierKind::kNvme) >= least_bytes;
   const Claim claim = shares_.ClaimOf(taker, TierKind::kNvme, least_bytes);
-  if (claim == Claim::kNone) return Step::kStuck;
+  if (claim == Claim::kNone || (scattered && claim != Claim::kGuarantee)) return Step::kStuck;
   state_.NoteTaking(TierKind::kNvme);
   while (TenantState* victim = shares_.Victim(taker, TierKind::kNvme, claim)) {
     const EntryId leaf = Victim(*victim, TierKind::kNvme, kNoRequest);

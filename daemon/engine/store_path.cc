@@ -237,7 +237,7 @@ CommitOutcome StorePath::Commit(GroupId group, ReservationId reservation, uint32
   ++tenant.stats.blocks_stored;
   if (tenant.rules.tier(TierKind::kNvme).limit_bytes > 0 && state_.devices.nvme != nullptr) {
     state_.durable_watch[id] = {group, reservation};
-    movement_.StartWrite(id, Movement::WriteReason::kWriteThrough);
+    movement_.WriteThrough(id);
   }
   state_.Wake(tenant);
   return CommitOutcome::kVisible;

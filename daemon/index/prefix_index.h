@@ -35,19 +35,23 @@ struct Entry {
   uint64_t last_touch = 0;               // number of the last request that touched it, per engine; orders LRU
   uint32_t last_access_tick = 0;         // engine ticks; TTL counts from here
   uint32_t first_commit_tick = 0;        // maxAge counts from here
-  uint16_t lease_count = 0;              // readers in place: no copy may be dropped
+  uint16_t lease_count = 0;              // readers in place: its DRAM copy may not be dropped
   uint16_t hold_count = 0;               // readers to come: some copy has to stay
   BlockState state = BlockState::kGone;  // kGone, kReserved, kFilling or kCommitted
   uint8_t frequency = 0;                 // requests that used it, saturating: what eviction orders learn from
   bool writing : 1 = false;              // a copy to a lower tier is under way: its source may not be freed
   bool reading : 1 = false;              // a promotion is under way
   bool erasing : 1 = false;              // its copies are being zeroed: nobody is served, whatever policy says by now
-  bool pinned : 1 = false;               // kept against eviction and TTL
+  bool pinned : 1 = false;               // kept against eviction and TTL, in one tier:
+  bool pin_on_nvme : 1 = false;          // there, else in DRAM
   bool durable : 1 = false;              // its NVMe copy is written and its metadata is in the catalog
-  bool times_unrecorded : 1 = false;     // a pin that its record on disk does not tell of
+  bool times_unrecorded : 1 = false;     // its record on disk is missing, or does not tell of its pin
   uint8_t recorded_period : 2 = 0;       // of the last access on disk; see engine/expiry.cc
   uint8_t phase : 2 = 0;                 // of its conversation: a policy::SessionPhase
 
+  TierKind pin_tier() const { return pin_on_nvme ? TierKind::kNvme : TierKind::kDram; }
+  bool pinned_in(TierKind tier) const { return pinned && tier == pin_tier(); }
+  bool leased_in(TierKind tier) const { return lease_count > 0 && tier == TierKind::kDram; }
   bool in_use() const { return lease_count > 0 || hold_count > 0; }
   TierCopy& copy(TierKind tier) { return copies[TierIndex(tier)]; }
   const TierCopy& copy(TierKind tier) const { return copies[TierIndex(tier)]; }

@@ -7,8 +7,9 @@
 
 namespace kvartal::policy {
 
-void GhostMemory::Remember(uint64_t fingerprint, const PastUse& past, uint64_t cached) {
-  const uint64_t generation_max = std::clamp<uint64_t>(kGhostsPerBlock * cached, kGhostsMin, kGhostsMax);
+void GhostMemory::Remember(uint64_t fingerprint, const PastUse& past, uint64_t cached, uint64_t tenants) {
+  const uint64_t wanted = std::clamp<uint64_t>(kGhostsPerBlock * cached, kGhostsMin, kGhostsMax);
+  const uint64_t generation_max = std::min(wanted, kGhostsNodeMax / std::max<uint64_t>(tenants, 1));
   if (young_.size() >= generation_max) {
     old_ = std::exchange(young_, Generation());
     young_.reserve(generation_max);  // so that it is not moved, all at once, while it fills

@@ -84,6 +84,13 @@ void QuotaLedger::Reclaimed(TierKind tier, uint64_t bytes) {
   totals.reclaiming_bytes -= bytes;
 }
 
+bool QuotaLedger::SetAside(TierKind tier, uint64_t bytes) {
+  TierTotals& totals = tiers_[TierIndex(tier)];
+  if (bytes > Room(totals.capacity_bytes, totals.charged_bytes + totals.reclaiming_bytes)) return false;
+  totals.reclaiming_bytes += bytes;
+  return true;
+}
+
 void QuotaLedger::Advance(uint64_t elapsed_ms) {
   constexpr double kMsPerSecond = 1000.0;
   const double seconds = static_cast<double>(elapsed_ms) / kMsPerSecond;

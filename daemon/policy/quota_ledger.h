@@ -71,6 +71,8 @@ class QuotaLedger {
   // Settled bytes are the tenant's no longer. With `still_reclaiming` they stay against the capacity until Reclaimed.
   void Refund(TenantId tenant, TierKind tier, uint64_t bytes, bool still_reclaiming = false);
   void Reclaimed(TierKind tier, uint64_t bytes);
+  // Bytes that are nobody's until Reclaimed: the second place of a block that moves. False when there are not so many.
+  [[nodiscard]] bool SetAside(TierKind tier, uint64_t bytes);
   // Lets `elapsed_ms` pass for Account::byte_seconds.
   void Advance(uint64_t elapsed_ms);
   // Recovery: bytes that exist already. False (nothing charged) when it would break limit or capacity.

@@ -81,7 +81,9 @@ absl::Status Node::MakeParts() {
   devices.dram = dram_.get();
   devices.nvme = nvme_.tier.get();
   devices.catalog = nvme_.catalog.get();
-  engine_ = std::make_unique<engine::CacheEngine>(engine::EngineOptions{config_.eviction}, devices, policy_->table());
+  engine_ = std::make_unique<engine::CacheEngine>(
+      engine::EngineOptions{.eviction = config_.eviction, .removed_grace_ms = config_.removed_grace_ms}, devices,
+      policy_->table());
   if (nvme_.tier != nullptr) {
     engine_->Recover([](const absl::Status& status) {
       if (status.ok())

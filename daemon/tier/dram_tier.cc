@@ -422,21 +422,20 @@ bool DramTier::IsLeaving(DomainId id, SlotId slot) const {
   return domain.leaving != nullptr && domain.ExtentAt(OffsetOf(slot)) == domain.leaving;
 }
 
-void DramTier::MoveOut(DomainId id, MayMove may_move, absl::FunctionRef<void(EntryId, SlotId to)> moved) {
+bool DramTier::MoveOut(DomainId id, MayMove may_move, absl::FunctionRef<void(EntryId, SlotId to)> moved) {
   Domain& domain = Find(id);
   DramExtent* const extent = domain.leaving;
-  if (extent == nullptr) return;
-  const auto open = domain.open.find(extent->slot_bytes());
-  if (open == domain.open.end() || open->second.empty()) return;
+  if (extent == nullptr) return false;
   for (const auto& [offset, holder] : extent->Taken()) {
     if (!may_move(holder)) continue;
     const SlotId to = Take(id, extent->slot_bytes());
-    if (!to.valid()) return;
+    if (!to.valid()) return true;
     domain.arena->Copy(offset, OffsetOf(to), extent->slot_bytes());
     SetHolder(id, to, holder);
     moved(holder, to);
     Give(id, SlotId(static_cast<uint32_t>(offset / kSlotAlignBytes)));
   }
+  return false;
 }
 
 bool DramTier::Zero(DomainId id, SlotId slot, absl::AnyInvocable<void()> done) {

@@ -76,8 +76,9 @@ class DramTier : public Tier {
   bool IsLeaving(DomainId domain, SlotId slot) const;
   // What those slots hold, None where nobody set a holder.
   std::vector<EntryId> LeavingHolders(DomainId domain) const;
-  // Moves blocks out of it, into free slots of the domain, bytes included. `moved` hears of each.
-  void MoveOut(DomainId domain, MayMove may_move, absl::FunctionRef<void(EntryId, SlotId to)> moved);
+  // Moves blocks out of it, into free slots of the domain, bytes included. `moved` hears of each. True when some that
+  // may move are left for want of a slot.
+  bool MoveOut(DomainId domain, MayMove may_move, absl::FunctionRef<void(EntryId, SlotId to)> moved);
 
   // Looks for bytes that clients faulted into holes (allocated beyond what was granted) and punches them, a part of the
   // addresses at a time; punches that failed are tried again. Returns the stray bytes not told before, so that the sum

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "daemon/base/check.h"
 #include "daemon/base/limits.h"
@@ -112,6 +113,7 @@ bool SegmentTable::Claim(SlotId slot, uint32_t payload_bytes) {
   const std::optional<uint32_t> id = SegmentOf(slot);
   if (!id.has_value()) return false;
   Segment& segment = segments_[*id];
+  if (*id == leaving_) return false;
   if (segment.payload_bytes != 0 && segment.payload_bytes != payload_bytes) return false;
   const uint64_t into = uint64_t{slot.value()} * kSlotAlignBytes - HeaderOffsetOf(*id);
   if (into < kNvmeHeaderBytes || (into - kNvmeHeaderBytes) % StrideOf(payload_bytes) != 0) return false;
@@ -188,13 +190,11 @@ void SegmentTable::Unassign(uint32_t id) {
   Segment& segment = segments_[id];
   const auto it = classes_.find(segment.payload_bytes);
   KV_CHECK(segment.used == 0 && it != classes_.end());
-  SizeClass& size_class = it->second;
-  if (size_class.open == id) {
-    size_class.open = kNone;
+  if (id == leaving_) {
+    leaving_ = kNone;
   } else {
-    Unlink(&size_class, id);
+    Withdraw(&it->second, id);
   }
-  size_class.free_slots -= segment.slots;
   segment = Segment();
   unassigned_at_[id] = static_cast<uint32_t>(unassigned_.size());
   unassigned_.push_back(id);
@@ -205,6 +205,59 @@ void SegmentTable::Unassign(uint32_t id) {
     unassigned_at_[front] = unassigned_at_[id];
     unassigned_at_[id] = 0;
   }
+}
+
+// Its free slots are the class's no longer.
+void SegmentTable::Withdraw(SizeClass* size_class, uint32_t id) {
+  const Segment& segment = segments_[id];
+  if (size_class->open == id) {
+    size_class->open = kNone;
+  } else if (segment.used < segment.slots) {
+    Unlink(size_class, id);
+  }
+  size_class->free_slots -= segment.slots - segment.used;
+}
+
+uint32_t SegmentTable::EmptiestOf(const SizeClass& size_class, absl::FunctionRef<bool(uint32_t)> may_leave) const {
+  uint32_t best = kNone;
+  for (uint32_t level = 0; level < kFillLevels && best == kNone; ++level) {
+    for (uint32_t id = size_class.levels[level]; id != kNone && best == kNone; id = segments_[id].next) {
+      if (may_leave(id)) best = id;
+    }
+  }
+  const uint32_t open = size_class.open;
+  if (open == kNone || segments_[open].used == segments_[open].slots || !may_leave(open)) return best;
+  return best == kNone || segments_[open].used < segments_[best].used ? open : best;
+}
+
+bool SegmentTable::StartLeaving(uint32_t payload_bytes, absl::FunctionRef<bool(uint32_t)> may_leave) {
+  KV_CHECK(leaving_ == kNone);
+  std::pair<uint64_t, uint32_t> best(0, kNone);  // bytes to move, segment: the same whatever the order of classes
+  for (const auto& [size, size_class] : classes_) {
+    if (size == payload_bytes || size_class.free_slots == 0) continue;
+    const uint32_t id = EmptiestOf(
+        size_class, [&](uint32_t candidate) { return SlotsOf(candidate, payload_bytes) > 0 && may_leave(candidate); });
+    if (id == kNone || size_class.free_slots < segments_[id].slots) continue;
+    const std::pair<uint64_t, uint32_t> cost(segments_[id].used * StrideOf(size), id);
+    if (best.second == kNone || cost < best) best = cost;
+  }
+  if (best.second == kNone) return false;
+  Withdraw(&classes_.at(segments_[best.second].payload_bytes), best.second);
+  leaving_ = best.second;
+  return true;
+}
+
+void SegmentTable::StopLeaving() {
+  const uint32_t id = std::exchange(leaving_, kNone);
+  if (id == kNone) return;
+  const Segment& segment = segments_[id];
+  SizeClass& size_class = classes_.at(segment.payload_bytes);
+  size_class.free_slots += segment.slots - segment.used;
+  if (segment.used < segment.slots) Link(&size_class, id);
+}
+
+std::optional<uint32_t> SegmentTable::leaving() const {
+  return leaving_ == kNone ? std::nullopt : std::optional<uint32_t>(leaving_);
 }
 
 uint32_t SegmentTable::LevelOf(const Segment& segment) {
@@ -264,14 +317,14 @@ void SegmentTable::MarkUsed(uint32_t id, uint32_t index) {
 void SegmentTable::MarkFree(uint32_t id, uint32_t index) {
   Segment& segment = segments_[id];
   SizeClass& size_class = classes_.at(segment.payload_bytes);
-  const bool listed = size_class.open != id;
+  const bool listed = size_class.open != id && id != leaving_;
   if (listed && segment.used < segment.slots) Unlink(&size_class, id);
   const uint32_t word = index / kWordBits;
   segment.free[word] |= uint64_t{1} << (index % kWordBits);
   segment.free_words[word / kWordBits] |= uint64_t{1} << (word % kWordBits);
   --segment.used;
   --slots_used_;
-  ++size_class.free_slots;
+  if (id != leaving_) ++size_class.free_slots;
   if (listed) Link(&size_class, id);
 }
 
@@ -295,14 +348,15 @@ void SegmentTable::CheckInvariants() const {
     KV_CHECK(segment.used > 0 && free + segment.used == segment.slots);
     KV_CHECK(segment.slots == SlotsOf(id, segment.payload_bytes));
     used_total += segment.used;
-    free_by_size[segment.payload_bytes] += free;
+    if (id != leaving_) free_by_size[segment.payload_bytes] += free;
   }
   KV_CHECK(empty == unassigned_.size() && used_total == slots_used_);
   for (const auto& [size, size_class] : classes_) {
     KV_CHECK(size_class.free_slots == free_by_size[size]);
     for (uint32_t level = 0; level < kFillLevels; ++level) {
       for (uint32_t id = size_class.levels[level]; id != kNone; id = segments_[id].next) {
-        KV_CHECK(segments_[id].payload_bytes == size && LevelOf(segments_[id]) == level && id != size_class.open);
+        KV_CHECK(segments_[id].payload_bytes == size && LevelOf(segments_[id]) == level);
+        KV_CHECK(id != size_class.open && id != leaving_);
       }
     }
   }

@@ -1,6 +1,6 @@
 // Which slots of the NVMe file are free: segments, each of one slot size while any of its slots is in use. Pure
 // bookkeeping, no I/O. Confined to the engine loop. Invariants: a slot is handed out at most once until it is freed;
-// slots of one segment have one size; an empty segment has none.
+// slots of one segment have one size; an empty segment has none; one that is leaving hands out no slot.
 #pragma once
 
 #include <array>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "daemon/base/ids.h"
 
 namespace kvartal::tier {
@@ -29,6 +30,15 @@ class SegmentTable {
   bool Claim(SlotId slot, uint32_t payload_bytes);
   // REQUIRES: in use.
   void Free(SlotId slot);
+
+  // --- emptying one segment, so that it may get another slot size
+  // Chooses the one with the fewest bytes to move: the others of its size have a free slot for each of its blocks, and
+  // it can hold a slot of `payload_bytes`. False: there is none. REQUIRES: none is leaving.
+  bool StartLeaving(uint32_t payload_bytes, absl::FunctionRef<bool(uint32_t)> may_leave);
+  // It hands out slots again.
+  void StopLeaving();
+  // nullopt: none is; or it has become empty, and is as good as new.
+  std::optional<uint32_t> leaving() const;
 
   bool InUse(SlotId slot) const;
   // nullopt when `slot` is in no segment.
@@ -83,8 +93,11 @@ class SegmentTable {
   void Unassign(uint32_t id);
   uint32_t NextSegment(uint32_t payload_bytes);
   static uint32_t LevelOf(const Segment& segment);
+  // By how full it is; kNone when it has none.
+  uint32_t EmptiestOf(const SizeClass& size_class, absl::FunctionRef<bool(uint32_t)> may_leave) const;
   void Link(SizeClass* size_class, uint32_t id);
   void Unlink(SizeClass* size_class, uint32_t id);
+  void Withdraw(SizeClass* size_class, uint32_t id);
   static uint32_t FirstFree(const Segment& segment);
   void MarkUsed(uint32_t id, uint32_t index);
   void MarkFree(uint32_t id, uint32_t index);
@@ -97,6 +110,7 @@ class SegmentTable {
   std::vector<uint32_t> unassigned_;
   std::vector<uint32_t> unassigned_at_;  // by segment: its position there
   absl::flat_hash_map<uint32_t, SizeClass> classes_;
+  uint32_t leaving_ = kNone;  // its free slots are in no class
   uint64_t slots_used_ = 0;
 };
 

@@ -1,5 +1,6 @@
 #include "daemon/tier/nvme_slots.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "daemon/base/check.h"
@@ -69,6 +70,7 @@ void NvmeSlots::MakeEmpty(SlotId slot) {
   state.taken = false;
   state.give_later = false;
   state.generation = 0;
+  state.holder = EntryId::None();
   used_bytes_ -= ExtentBytes(payload_bytes);
   --slots_taken_;
   Domain& owner = domains_[state.domain];
@@ -114,6 +116,25 @@ void NvmeSlots::Quarantine(SlotId slot) {
   if (quarantine_.size() <= kQuarantinedSlotsMax) return;
   segments_->Free(quarantine_.front());
   quarantine_.pop_front();
+}
+
+bool NvmeSlots::StartLeaving(uint32_t payload_bytes) {
+  return segments_->StartLeaving(payload_bytes, [this](uint32_t segment) {
+    return std::none_of(quarantine_.begin(), quarantine_.end(),
+                        [&](SlotId slot) { return segments_->SegmentOf(slot) == segment; });
+  });
+}
+
+std::vector<EntryId> NvmeSlots::LeavingHolders() const {
+  std::vector<EntryId> holders;
+  const std::optional<uint32_t> segment = segments_->leaving();
+  if (!segment.has_value()) return holders;
+  const uint32_t payload_bytes = segments_->PayloadBytesOf(*segment);
+  for (uint32_t index = 0; index < segments_->SlotsOf(*segment, payload_bytes); ++index) {
+    const auto slot = slots_.find(segments_->SlotAt(*segment, payload_bytes, index));
+    if (slot != slots_.end() && slot->second.holder.valid()) holders.push_back(slot->second.holder);
+  }
+  return holders;
 }
 
 uint64_t NvmeSlots::EmptyBytes(DomainId domain) const {

@@ -35,11 +35,18 @@ class NvmeSlots {
   DomainId DomainOf(SlotId slot) const { return Taken(slot).domain; }
   uint64_t GenerationOf(SlotId slot) const { return Taken(slot).generation; }
   void SetGeneration(SlotId slot, uint64_t generation) { Taken(slot).generation = generation; }
+  // What it holds, so that it can be asked about; a slot that is given forgets it.
+  void SetHolder(SlotId slot, EntryId holder) { Taken(slot).holder = holder; }
   // A slot whose last write failed is kept out of use for a while once it leaves its domain.
   void SetWriteFailed(SlotId slot, bool failed) { Taken(slot).write_failed = failed; }
   bool Idle(SlotId slot) const { return Taken(slot).transfers == 0; }
   void BeginTransfer(SlotId slot) { ++Taken(slot).transfers; }
   void EndTransfer(SlotId slot);
+
+  // Emptying a segment: see SegmentTable. One with a slot that is kept out of use cannot become empty.
+  bool StartLeaving(uint32_t payload_bytes);
+  // What the slots of the segment that is leaving hold.
+  std::vector<EntryId> LeavingHolders() const;
 
   uint64_t EmptyBytes(DomainId domain) const;
   uint64_t granted_bytes() const { return granted_bytes_; }
@@ -50,6 +57,7 @@ class NvmeSlots {
  private:
   struct Slot {
     DomainId domain;
+    EntryId holder = EntryId::None();
     uint64_t generation = 0;  // of the block in it; 0: not known
     uint32_t transfers = 0;
     bool taken = false;

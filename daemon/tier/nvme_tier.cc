@@ -37,10 +37,10 @@ Mapping NewPages(uint64_t bytes) {
   return *std::move(pages);
 }
 
-device::BlockIo SlotIo(device::BlockIo::Op op, DomainId owner, const NvmeTransfer& transfer) {
+device::BlockIo SlotIo(device::BlockIo::Op op, device::IoClass io_class, DomainId owner, const NvmeTransfer& transfer) {
   device::BlockIo io;
   io.op = op;
-  io.io_class = op == device::BlockIo::Op::kRead ? device::IoClass::kDemandRead : device::IoClass::kDemotion;
+  io.io_class = io_class;
   io.owner = owner;
   io.offset = OffsetOf(transfer.slot);
   io.parts[0] = {transfer.page.data(), transfer.page.size()};
@@ -60,6 +60,7 @@ class NvmeTier::State : public std::enable_shared_from_this<NvmeTier::State> {
   State(device::BlockFile* file, const Clock* clock, const Superblock& superblock);
 
   NvmeSlots& slots() { return slots_; }
+  SegmentTable& segments() { return segments_; }
   const std::string& device_id() const { return device_id_; }
   NvmeCounters& counters();
   uint64_t GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const;
@@ -67,7 +68,10 @@ class NvmeTier::State : public std::enable_shared_from_this<NvmeTier::State> {
 
   bool Write(SlotId slot, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
              std::span<const std::byte> payload, WriteDone done);
-  bool Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done);
+  bool Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, device::IoClass io_class,
+            Done done);
+  void Copy(SlotId from, SlotId to, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
+            WriteDone done);
   bool Erase(SlotId slot, Done done);
   void SetWeight(DomainId domain, uint32_t weight) { file_->SetWeight(domain, weight); }
   void Scan(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, Done done);
@@ -197,7 +201,8 @@ bool NvmeTier::State::Write(SlotId slot, const BlockIdentity& identity, int64_t 
 }
 
 bool NvmeTier::State::SubmitWrite(const TransferPtr& transfer) {
-  device::BlockIo io = SlotIo(device::BlockIo::Op::kWrite, slots_.DomainOf(transfer->slot), *transfer);
+  device::BlockIo io =
+      SlotIo(device::BlockIo::Op::kWrite, device::IoClass::kDemotion, slots_.DomainOf(transfer->slot), *transfer);
   io.on_disk_thread = [transfer] { return transfer->Seal(); };
   io.done = [self = shared_from_this(), transfer](const absl::Status& status) { self->OnWritten(transfer, status); };
   return file_->Submit(std::move(io));
@@ -220,11 +225,12 @@ void NvmeTier::State::OnWritten(const TransferPtr& transfer, const absl::Status&
   OnQueueRoom();
 }
 
-bool NvmeTier::State::Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done) {
+bool NvmeTier::State::Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload,
+                           device::IoClass io_class, Done done) {
   TransferPtr transfer = NewTransfer(slot, identity, payload);
   transfer->header.generation = slots_.GenerationOf(slot);
   transfer->read_done = std::move(done);
-  device::BlockIo io = SlotIo(device::BlockIo::Op::kRead, slots_.DomainOf(slot), *transfer);
+  device::BlockIo io = SlotIo(device::BlockIo::Op::kRead, io_class, slots_.DomainOf(slot), *transfer);
   io.on_disk_thread = [transfer] { return transfer->Verify(); };
   io.done = [self = shared_from_this(), transfer](const absl::Status& status) { self->OnRead(transfer, status); };
   if (!file_->Submit(std::move(io))) {
@@ -256,6 +262,20 @@ void NvmeTier::State::OnRead(const TransferPtr& transfer, const absl::Status& st
   Recycle(transfer);
   done(std::move(result));
   OnQueueRoom();
+}
+
+void NvmeTier::State::Copy(SlotId from, SlotId to, const BlockIdentity& identity, int64_t first_commit_ms,
+                           int64_t last_access_ms, WriteDone done) {
+  const auto buffer = std::make_shared<Mapping>(NewPages(identity.payload_bytes));
+  const std::span<std::byte> payload(buffer->data(), identity.payload_bytes);
+  const auto told = std::make_shared<WriteDone>(std::move(done));
+  const absl::Status no_room = absl::ResourceExhaustedError("the disk queue is full");
+  const bool queued = Read(from, identity, payload, device::IoClass::kDemotion, [=, this](const absl::Status& read) {
+    if (!read.ok()) return (*told)(read);
+    const auto on_written = [buffer, told](absl::StatusOr<BlockHeader> written) { (*told)(std::move(written)); };
+    if (!Write(to, identity, first_commit_ms, last_access_ms, payload, on_written)) (*told)(no_room);
+  });
+  if (!queued) (*told)(no_room);
 }
 
 bool NvmeTier::State::Erase(SlotId slot, Done done) {
@@ -419,10 +439,26 @@ bool NvmeTier::Write(SlotId slot, const BlockIdentity& identity, int64_t first_c
   return state_->Write(slot, identity, first_commit_ms, last_access_ms, payload, std::move(done));
 }
 bool NvmeTier::Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done) {
-  return state_->Read(slot, identity, payload, std::move(done));
+  return state_->Read(slot, identity, payload, device::IoClass::kDemandRead, std::move(done));
+}
+void NvmeTier::Copy(SlotId from, SlotId to, const BlockIdentity& identity, int64_t first_commit_ms,
+                    int64_t last_access_ms, WriteDone done) {
+  state_->Copy(from, to, identity, first_commit_ms, last_access_ms, std::move(done));
 }
 bool NvmeTier::Erase(SlotId slot, Done done) { return state_->Erase(slot, std::move(done)); }
 void NvmeTier::SetWeight(DomainId domain, uint32_t weight) { state_->SetWeight(domain, weight); }
+bool NvmeTier::Fits(uint32_t slot_bytes) const {
+  const SegmentTable& segments = state_->segments();
+  return segments.segment_count() > 0 && segments.SlotsOf(0, PayloadOf(slot_bytes)) > 0;
+}
+void NvmeTier::SetHolder(SlotId slot, EntryId holder) { state_->slots().SetHolder(slot, holder); }
+bool NvmeTier::StartLeaving(uint32_t slot_bytes) { return state_->slots().StartLeaving(PayloadOf(slot_bytes)); }
+void NvmeTier::StopLeaving() { state_->segments().StopLeaving(); }
+bool NvmeTier::leaving() const { return state_->segments().leaving().has_value(); }
+bool NvmeTier::IsLeaving(SlotId slot) const {
+  return leaving() && state_->segments().SegmentOf(slot) == state_->segments().leaving();
+}
+std::vector<EntryId> NvmeTier::LeavingHolders() const { return state_->slots().LeavingHolders(); }
 bool NvmeTier::Adopt(DomainId domain, SlotId slot, uint32_t slot_bytes, uint64_t generation) {
   if (slot_bytes == 0 || slot_bytes > kBlockBytesMax) return false;
   return state_->slots().Adopt(domain, slot, PayloadOf(slot_bytes), generation);

@@ -56,10 +56,25 @@ class NvmeTier : public Tier {
   // Reads into `payload` and verifies key, digest, owner, generation and checksum. DataLoss: a mismatch (treat as a
   // miss and drop the entry); Unavailable: the device failed. False when the disk queue is full.
   [[nodiscard]] bool Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done);
-  // Overwrites header and payload with zeros (deletion by policy).
+  // Writes a block's bytes, verified, to another slot of its size. DataLoss: they were not the block's.
+  void Copy(SlotId from, SlotId to, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
+            WriteDone done);
+  // Overwrites header and payload with zeros (deletion by policy, and what was copied away).
   [[nodiscard]] bool Erase(SlotId slot, Done done);
   // The domain's share of the device's bandwidth, in proportion to others'.
   void SetWeight(DomainId domain, uint32_t weight);
+
+  // A segment can hold such a slot at all.
+  bool Fits(uint32_t slot_bytes) const;
+  // --- emptying a segment, so that slots of another size find room
+  void SetHolder(SlotId slot, EntryId holder);
+  // One segment hands out no slot any more until it is empty: the one with the least to move. False: there is none
+  // whose blocks have a place elsewhere. REQUIRES: none is leaving.
+  bool StartLeaving(uint32_t slot_bytes);
+  void StopLeaving();
+  bool leaving() const;
+  bool IsLeaving(SlotId slot) const;
+  std::vector<EntryId> LeavingHolders() const;
 
   // Recovery. Adopt marks a slot as taken by `domain`; false when the record does not fit this file (bounds, slot size,
   // in use). `generation` is the record's; 0 takes what the first read finds.

@@ -1,5 +1,7 @@
 // What is compared after every event, and from time to time.
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "tests/sim/say.h"
 #include "tests/sim/stamp.h"
@@ -35,7 +37,9 @@ void Simulation::CheckLedger() {
   CheckMemory(stats);
   CheckZeroed(stats);
   if (node_.nvme() != nullptr) {
-    const uint64_t nvme_charged = stats.charged_bytes[TierIndex(TierKind::kNvme)];
+    // A block that moves has two places, and is charged for one.
+    const uint64_t nvme_charged =
+        stats.charged_bytes[TierIndex(TierKind::kNvme)] + stats.reclaiming_bytes[TierIndex(TierKind::kNvme)];
     const uint64_t nvme_used = node_.nvme()->stats().granted_bytes;
     if (nvme_charged != nvme_used)
       Wrong(absl::StrCat("nvme: ", nvme_charged, " bytes are charged and ", nvme_used, " in use"));
@@ -43,7 +47,9 @@ void Simulation::CheckLedger() {
   ForgetGone(stats);
   for (uint32_t life = 0; life < model_.life_count(); ++life) {
     Life& known = model_.life(life);
-    if (known.id.valid()) CheckTenant(&known, *StatsOf(stats, known.id));
+    if (!known.id.valid()) continue;
+    CheckLeaseCap(&known, stats);
+    CheckTenant(&known, *StatsOf(stats, known.id));
   }
   was_recovering_ = !node_.recovered();
   // Loads hold what they bring.
@@ -93,6 +99,43 @@ void Simulation::CheckTaken(Life* life, const engine::TenantStats& stats) {
   }
 }
 
+// Nor is it refused. Segments have one slot size: what a guarantee may miss is less than one for each other size, and
+// the tails that no slot fits in.
+void Simulation::CheckNvmeGuarantee(Life* life, const engine::TenantStats& stats) {
+  const size_t at = TierIndex(TierKind::kNvme);
+  const engine::TenantTierStats& now = stats.tiers[at];
+  const uint64_t refused = now.refusal(policy::Refusal::kCapacity).count;
+  const bool refused_now = std::exchange(life->nvme_refused, refused) < refused;
+  if (!refused_now || plan_.disk_lies()) return;
+  std::set<uint32_t> sizes;
+  for (const ModelLayout& layout : plan_.layouts) sizes.insert(layout.SlotBytes());
+  const uint64_t segments = plan_.nvme_bytes / kSegmentMinBytes + 1;
+  const uint64_t missed = (sizes.size() - 1) * kSegmentMinBytes + segments * (*sizes.rbegin() + kNvmeHeaderBytes);
+  const uint64_t most = std::max(now.charged_bytes, life->charged_bytes[at]);
+  ++counts_.nvme_refused;
+  if (most + missed <= std::min(now.guarantee_bytes, life->guarantee_bytes[at])) {
+    Wrong(absl::StrCat(life->rules.uid, " is refused on nvme, though it has ", most, " of the ", now.guarantee_bytes,
+                       " bytes it is guaranteed"));
+  }
+}
+
+// While somebody waits for its guarantee, leases do not grow beyond one's own. A wait ends with a tick alone: seen
+// before and after an event that took no time, it was there all the while.
+void Simulation::CheckLeaseCap(Life* life, const engine::EngineStats& stats) {
+  const engine::TenantStats& tenant = *StatsOf(stats, life->id);
+  const uint64_t leased = tenant.leased_bytes;
+  const uint64_t before = std::exchange(life->leased_bytes, leased);
+  const bool no_time = std::exchange(life->looked_ms, Now()) == Now();
+  const bool waited =
+      std::exchange(life->guarantee_waited, stats.guarantee_waits[TierIndex(TierKind::kDram)]) && no_time;
+  const uint64_t cap = std::max(tenant.tiers[TierIndex(TierKind::kDram)].guarantee_bytes,
+                                life->guarantee_bytes[TierIndex(TierKind::kDram)]);
+  counts_.capped += waited && life->guarantee_waited ? 1 : 0;
+  if (waited && life->guarantee_waited && leased > before && leased > cap) {
+    Wrong(absl::StrCat(life->rules.uid, " leases ", leased, " bytes while a guarantee waits; its own is ", cap));
+  }
+}
+
 // What is deleted for its age is zeroed first, on the memory thread.
 void Simulation::CheckZeroed(const engine::EngineStats& stats) {
   uint64_t aged_bytes = 0;
@@ -120,6 +163,7 @@ void Simulation::OnCatalogDelete(SlotId slot) {
 }
 
 void Simulation::CheckTenant(Life* life, const engine::TenantStats& stats) {
+  CheckNvmeGuarantee(life, stats);
   CheckTaken(life, stats);
   for (const TierKind tier : kAllTiers) {
     const size_t at = TierIndex(tier);

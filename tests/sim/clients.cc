@@ -234,7 +234,9 @@ bool Simulation::IsOwed(const BlockRef& ref) {
     for (const Held& held : lease.blocks) {
       if (!(held.block == ref)) continue;
       const engine::Hold in_place{held.hold.entry, true};
-      return !node_.engine().MayRenew({&in_place, 1});
+      // Or so is that of somebody else: no lease is new then.
+      const bool capped = node_.engine().stats().guarantee_waits[TierIndex(TierKind::kDram)];
+      return capped || !node_.engine().MayRenew({&in_place, 1});
     }
   }
   return false;

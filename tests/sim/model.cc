@@ -42,6 +42,7 @@ uint32_t Model::AddLife(uint32_t tenant, uint32_t uid, const policy::TenantRules
   life.scribbles = plan_.tenants[tenant].scribbles;
   life.spaces.assign(plan_.layouts.size(), std::vector<Life::Block>(kNumbers));
   lives_.push_back(std::move(life));
+  lives_.back().least_nvme_guarantee = UINT64_MAX;
   SetRules(life_count() - 1, rules);
   return life_count() - 1;
 }
@@ -49,6 +50,7 @@ uint32_t Model::AddLife(uint32_t tenant, uint32_t uid, const policy::TenantRules
 void Model::SetRules(uint32_t index, const policy::TenantRules& rules) {
   Life& life = lives_[index];
   life.rules = rules;
+  life.least_nvme_guarantee = std::min(life.least_nvme_guarantee, rules.tier(TierKind::kNvme).guarantee_bytes);
   const uint64_t age_ms = rules.max_age_ms;
   if (age_ms > 0) life.shortest_age_ms = life.shortest_age_ms == 0 ? age_ms : std::min(life.shortest_age_ms, age_ms);
 }
@@ -332,6 +334,13 @@ void Model::EndDrop(uint32_t index, uint32_t nonces_below, bool reported, int64_
 
 // --- what survives
 
+// What the guarantee of NVMe covers is kept there, and outlives a crash; the rest is kept in DRAM.
+bool Model::PinsAreOnNvme(const Life& life) const {
+  uint64_t bytes = 0;
+  for (const BlockRef& pin : life.pins) bytes += plan_.layouts[pin.space].SlotBytes() + kNvmeHeaderBytes;
+  return bytes <= life.least_nvme_guarantee;
+}
+
 std::vector<BlockRef> Model::DurablePins(int64_t now_ms) {
   std::vector<BlockRef> pins;
   if (plan_.disk_lies() || plan_.planted != Planted::kNothing) return pins;
@@ -339,7 +348,7 @@ std::vector<BlockRef> Model::DurablePins(int64_t now_ms) {
     const BlockRef ref = versions_[nonce].block;
     const Life& life = lives_[ref.life];
     const bool may_end = life.quota_lowered || life.was_removed || life.dropping || !life.in_policy ||
-                         life.shortest_age_ms > 0 || life.rules.max_entries != policy::kNoLimit;
+                         life.shortest_age_ms > 0 || life.rules.max_entries != policy::kNoLimit || !PinsAreOnNvme(life);
     if (!may_end && at(ref).nonce == nonce && at(ref).maybe && at(ref).pinned_until_ms > now_ms) pins.push_back(ref);
   }
   return pins;
@@ -382,6 +391,9 @@ void Model::Crash(bool power_cut, bool loses_catalog) {
     life.slots.clear();
     life.pins.clear();
     life.charged_bytes = life.guarantee_bytes = life.taken = {};
+    life.nvme_refused = life.leased_bytes = 0;
+    life.guarantee_waited = false;
+    life.least_nvme_guarantee = life.rules.tier(TierKind::kNvme).guarantee_bytes;
     life.ns.clear();
     life.last_request = 0;
     life.id = TenantId::None();

@@ -84,6 +84,10 @@ struct Life {
   std::array<uint64_t, kTierCount> charged_bytes{};    // after the last event or tick
   std::array<uint64_t, kTierCount> guarantee_bytes{};  // then
   std::array<uint64_t, kTierCount> taken{};            // copies that others had of it by then
+  uint64_t nvme_refused = 0, leased_bytes = 0;         // by then, too
+  int64_t looked_ms = 0;
+  bool guarantee_waited = false;      // somebody's
+  uint64_t least_nvme_guarantee = 0;  // it had in this boot
   // Of this boot.
   TenantId id;
   std::vector<NamespaceId> ns;
@@ -176,6 +180,7 @@ class Model {
  private:
   // Ticks of the engine, and of a restart in between.
   int64_t SlackMs() const;
+  bool PinsAreOnNvme(const Life& life) const;
   bool TooOld(const Life& life, int64_t commit_ms, int64_t now_ms) const;
   bool Pinned(const Life::Block& block, int64_t now_ms) const;
   void EndFilling(uint64_t reservation, Version::Fate fate);

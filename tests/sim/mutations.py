@@ -36,20 +36,15 @@ MUTATIONS = {
     'frees-what-is-not-punched': [
         (ENGINE + 'space.cc', '*bytes, /*still_reclaiming=*/true);', '*bytes, /*still_reclaiming=*/false);')],
     'evicts-a-leased-block': [
+        (INDEX + 'prefix_index.h', 'return lease_count > 0 && tier == TierKind::kDram;',
+         'return lease_count > 0 && tier == TierKind::kHbm;'),
         (ENGINE + 'residency.cc',
-         'entry.copy(tier).children == 0 &&\n         entry.lease_count == 0 && !entry.pinned;',
-         'entry.copy(tier).children == 0 &&\n         !entry.pinned;'),
-        (ENGINE + 'residency.cc', 'return entry.lease_count == 0 && !entry.pinned && !entry.writing',
-         'return !entry.pinned && !entry.writing'),
-        (ENGINE + 'residency.cc', '  if (entry.lease_count == 0) LeaveOrders(id);\n', ''),
-        (ENGINE + 'residency.cc', 'if (--entry.lease_count > 0) return;', '--entry.lease_count;'),
-        (ENGINE + 'residency.cc',
-         '  entry.last_access_tick = now_tick;  // it was in use until now\n  JoinOrders(id);\n',
-         '  entry.last_access_tick = now_tick;\n'),
+         '    if (IsCandidate(entry, TierKind::kDram)) '
+         'tenant.order(TierKind::kDram).Remove(id, TraitsOf(entry));\n', ''),
         (ENGINE + 'residency.cc', '  KV_CHECK(tier != TierKind::kDram || entry.lease_count == 0);\n', '')],
     'takes-the-last-copy-of-a-held-block': [
-        (ENGINE + 'residency.cc', 'if (entry.hold_count == 0) return true;',
-         'if (Movable(id)) return true;')],
+        (ENGINE + 'residency.cc', 'if (entry.hold_count == 0 && !entry.pinned) return true;',
+         'if (Movable(id, tier)) return true;')],
     'serves-a-block-being-filled': [
         (ENGINE + 'engine_state.cc', 'if (entry.state != BlockState::kCommitted || entry.erasing',
          'if (entry.erasing')],
@@ -75,8 +70,8 @@ MUTATIONS = {
          '(void)state_.ledger.Adopt(tenant->id, TierKind::kNvme, slot_charge);')],
     'pins-past-the-guarantee': [
         (ENGINE + 'pins.cc',
-         '  if (tenant.pinned_bytes + more_bytes > GuaranteeBytes(tenant)) return refuse(Refusal::kTenantLimit);\n',
-         '')],
+         'if (may_be_there && wanted_bytes <= tenant.rules.tier(tier).guarantee_bytes) return tier;',
+         'if (may_be_there && wanted_bytes > 0) return tier;')],
     'serves-what-expired': [
         (ENGINE + 'engine_state.cc', ' || policy::Expired(owner.rules, ages, candidate, now_tick)) continue;',
          ' || (policy::Expired(owner.rules, ages, candidate, now_tick) && false)) continue;')],
@@ -106,8 +101,14 @@ MUTATIONS = {
          'return room;')],
     'refuses-what-is-guaranteed': [
         (ENGINE + 'space_takeover.cc',
-         'return claim == Claim::kGuarantee && shares_.Owed(tenant, TierKind::kDram, claim);',
-         'return claim == Claim::kGuarantee && false;')],
+         'if (claim != Claim::kGuarantee || !shares_.Owed(tenant, tier, claim)) return false;',
+         'if (claim == Claim::kGuarantee || tier == TierKind::kDram) return false;')],
+    'leaves-fragments-on-nvme': [
+        (ENGINE + 'compaction.cc', 'if (!nvme.StartLeaving(slot_bytes)) return', 'if (slot_bytes > 0) return'),
+        (ENGINE + 'space_takeover.cc', '(scattered && claim != Claim::kGuarantee)', 'scattered')],
+    'leases-past-the-cap': [
+        (ENGINE + 'residency.cc', 'tenant.leased_bytes + bytes > cap_bytes) return false;',
+         'tenant.leased_bytes + bytes == 0) return false;')],
     'forgets-pins-at-a-restart': [
         (ENGINE + 'pins.cc', 'state_.timers.Schedule(id, entry.times_unrecorded ? state_.NowTick() : until);',
          'entry.times_unrecorded = false;\n  state_.timers.Schedule(id, until);')],

@@ -34,6 +34,14 @@ void DrawDisk(Plan* plan, Random* random) {
   if (random->Chance(20)) plan->disk_faults.never_completes = 1;
 }
 
+// Slots of another order of size, and segments enough to quarrel about. Drawn apart: the rest of a plan stays as it is.
+void AddLargeBlocks(Plan* plan) {
+  Random random(plan->seed ^ 0xb16b10c);
+  if (plan->nvme_bytes == 0 || !random.Chance(25)) return;
+  plan->layouts.push_back({16, 1, 128 * 1024});
+  plan->nvme_bytes = 64 * kMiB + kNvmeDataStartBytes;
+}
+
 // What a lying device needs to be found out at all.
 void MakeRoomFor(Planted planted, Plan* plan, Random* random) {
   plan->planted = planted;
@@ -99,6 +107,7 @@ Plan MakePlan(uint64_t seed, Planted planted) {
   plan.eviction = random.Chance(50) ? "lhd" : "lru";
   plan.removed_grace_ms = random.Pick(kGracesMs);
   MakeRoomFor(planted, &plan, &random);
+  AddLargeBlocks(&plan);
   return plan;
 }
 

@@ -28,7 +28,8 @@ class Simulation : private engine::EngineObserver {
  public:
   struct Counts {
     uint64_t granted = 0, refused = 0, committed = 0, found = 0, loaded = 0, durable = 0, survived = 0, crashes = 0,
-             drops = 0, taken = 0, aged = 0, erased_on_disk = 0, pins_kept = 0, removed = 0, forgotten = 0;
+             drops = 0, taken = 0, aged = 0, erased_on_disk = 0, pins_kept = 0, removed = 0, forgotten = 0,
+             nvme_refused = 0, capped = 0;
   };
 
   Simulation(const Plan& plan, bool print_log);
@@ -135,6 +136,8 @@ class Simulation : private engine::EngineObserver {
   void CheckMemory(const engine::EngineStats& stats);
   void CheckTenant(Life* life, const engine::TenantStats& stats);
   void CheckTaken(Life* life, const engine::TenantStats& stats);
+  void CheckNvmeGuarantee(Life* life, const engine::TenantStats& stats);
+  void CheckLeaseCap(Life* life, const engine::EngineStats& stats);
   void CheckZeroed(const engine::EngineStats& stats);
   // Its record is about to go.
   void OnCatalogDelete(SlotId slot);

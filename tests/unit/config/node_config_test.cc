@@ -42,6 +42,7 @@ TEST(NodeConfigTest, TheLeastThereIsHasTheDefaults) {
   EXPECT_EQ(config->audit_log, "");
   EXPECT_EQ(config->log_level, "info");
   EXPECT_EQ(config->lease_ms, kLeaseMsDefault);
+  EXPECT_EQ(config->removed_grace_ms, kRemovedGraceMs);
 }
 
 TEST(NodeConfigTest, ReadsEveryKey) {
@@ -51,7 +52,7 @@ TEST(NodeConfigTest, ReadsEveryKey) {
       "nvme: [{path: ../nvme.dat, size: 64Mi, io: pool, ioThreads: 3}]\neviction: lru\npolicyDir: "
       "./p/\nmetricsAddress: "
       "\"[::1]:9400\"\n"
-      "auditLog: ../log/audit.jsonl\nlogLevel: debug\nleaseMs: 500\n",
+      "auditLog: ../log/audit.jsonl\nlogLevel: debug\nleaseMs: 500\nremovedGraceSeconds: 0\n",
       "n.yaml", "/etc/kvartal");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->attach_socket, "/run/a.sock");
@@ -72,6 +73,7 @@ TEST(NodeConfigTest, ReadsEveryKey) {
   EXPECT_EQ(config->metrics_address, "[::1]:9400");
   EXPECT_EQ(config->log_level, "debug");
   EXPECT_EQ(config->lease_ms, 500u);
+  EXPECT_EQ(config->removed_grace_ms, 0);
 }
 
 TEST(NodeConfigTest, TheSharedDoorCanBeClosed) {
@@ -129,6 +131,8 @@ TEST(NodeConfigTest, RefusesOneBadValueWithPlaceAndWhatIsAllowed) {
       {"logLevel: loud", "logLevel: 'loud' is not allowed; allowed: debug, info, warning, error"},
       {"leaseMs: 99", "leaseMs: '99' is out of range; allowed: integers 100 to 60000"},
       {"leaseMs: 60001", "leaseMs: '60001' is out of range"},
+      {"removedGraceSeconds: -1", "removedGraceSeconds: '-1' is out of range; allowed: integers 0 to 2592000"},
+      {"removedGraceSeconds: 10m", "removedGraceSeconds: '10m' is not an integer"},
       {"leaseMs: 1e3", "leaseMs: '1e3' is not an integer"},
       {"runDir: again", "n.yaml:4:1: duplicate key 'runDir'; it stands already at 1:1"},
   };

@@ -1,4 +1,6 @@
 // Pins: within the guarantee or refused, kept against eviction and TTL and across a restart; what may end one early.
+#include <algorithm>
+
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace kvartal::engine {
@@ -6,13 +8,23 @@ namespace {
 
 using policy::Refusal;
 
+constexpr uint64_t kSlot = kTestBlockBytes + kNvmeHeaderBytes;
+
 class PinTest : public EngineTest {
  protected:
-  // 8 blocks of guarantee.
-  static policy::TenantRules Guaranteed(uint64_t dram_limit = 16 * kMiB, uint64_t nvme_limit = 16 * kMiB) {
-    auto rules = Rules("a/p", dram_limit, nvme_limit);
-    rules.tier(TierKind::kDram).guarantee_bytes = 8 * uint64_t{kTestBlockBytes};
+  // So many blocks of guarantee.
+  static policy::TenantRules Guaranteed(uint64_t on_nvme = 8, uint64_t in_dram = 0, uint64_t nvme_limit = 16 * kMiB) {
+    auto rules = Rules("a/p", 16 * kMiB, nvme_limit);
+    rules.tier(TierKind::kDram).guarantee_bytes = in_dram * kTestBlockBytes;
+    rules.tier(TierKind::kNvme).guarantee_bytes = on_nvme * kSlot;
     return rules;
+  }
+  NamespaceId StartWith(const policy::TenantRules& rules, size_t blocks) {
+    Start({rules});
+    const NamespaceId ns = Open("a/p");
+    EXPECT_EQ(Store("a/p", ns, Chain(1, blocks)), blocks);
+    Pump();
+    return ns;
   }
   uint64_t Refusals(Refusal reason) const { return TierStatsOf("a/p", TierKind::kDram).refusal(reason).count; }
 };
@@ -27,6 +39,75 @@ TEST_F(PinTest, APinAboveTheGuaranteeIsRefusedWholeAndCounted) {
   EXPECT_EQ(Pin(ns, Chain(1, 8), 90'000), Refusal::kNone) << "the same blocks for longer cost nothing more";
   EXPECT_EQ(Pin(ns, Chain(1, 9), 60'000), Refusal::kTenantLimit);
   EXPECT_EQ(Refusals(Refusal::kTenantLimit), 2u);
+  engine_->CheckInvariants();
+}
+
+TEST_F(PinTest, OnNvmeTheHeaderCounts) {
+  auto rules = Guaranteed();
+  rules.tier(TierKind::kNvme).guarantee_bytes = 8 * uint64_t{kTestBlockBytes};
+  const NamespaceId ns = StartWith(rules, 8);
+  EXPECT_EQ(Pin(ns, Chain(1, 8), 60'000), Refusal::kTenantLimit);
+  EXPECT_EQ(Pin(ns, Chain(1, 7), 60'000), Refusal::kNone);
+  EXPECT_EQ(StatsOf("a/p").pinned_bytes, 7 * kSlot);
+}
+
+TEST_F(PinTest, EachTiersGuaranteeCoversItsOwnPins) {
+  auto rules = Guaranteed(3, 3);
+  for (const TierKind tier : {TierKind::kDram, TierKind::kNvme})
+    rules.tier(tier).guarantee_bytes += kTestBlockBytes / 2;
+  const NamespaceId ns = StartWith(rules, 8);
+  EXPECT_EQ(Pin(ns, Chain(1, 7), 60'000), Refusal::kTenantLimit) << "halves of two tiers are no place for a block";
+  EXPECT_EQ(Pin(ns, Chain(1, 6), 60'000), Refusal::kNone);
+  EXPECT_EQ(StatsOf("a/p").pinned_bytes, 3 * kSlot + 3 * uint64_t{kTestBlockBytes});
+  engine_->CheckInvariants();
+}
+
+TEST_F(PinTest, ABlockThatALeaseHasTwiceCountsOnce) {
+  const NamespaceId ns = StartWith(Guaranteed(1), 1);
+  std::vector<BlockPlace> places;
+  engine_->Lookup(ns, Chain(1, 1), 0, 0, &places);
+  const std::vector<Hold> twice = {HoldOf(places[0]), HoldOf(places[0])};
+  EXPECT_EQ(engine_->Pin(twice, clock_.WallMs() + 60'000), Refusal::kNone);
+  EXPECT_EQ(StatsOf("a/p").pinned_bytes, kSlot);
+  engine_->Release(Holds(places));
+  engine_->CheckInvariants();
+}
+
+TEST_F(PinTest, APinIsOfAPrefix) {
+  const NamespaceId ns = StartWith(Guaranteed(), 8);
+  std::vector<BlockPlace> places;
+  engine_->Lookup(ns, Chain(1, 8), 0, 0, &places);
+  const std::vector<Hold> holds = Holds(places);
+  const auto pin = [&](size_t from, size_t count, int64_t for_ms) {
+    return engine_->Pin(std::span(holds).subspan(from, count), clock_.WallMs() + for_ms);
+  };
+  EXPECT_EQ(pin(4, 4, 60'000), Refusal::kParentUnpinned);
+  EXPECT_EQ(pin(0, 4, 60'000), Refusal::kNone);
+  EXPECT_EQ(pin(4, 4, 70'000), Refusal::kParentUnpinned) << "for longer than what is before it";
+  EXPECT_EQ(pin(4, 4, 60'000), Refusal::kNone);
+  engine_->Release(holds);
+}
+
+TEST_F(PinTest, APinOnNvmeCostsNoMemoryThatIsBorrowed) {
+  const NamespaceId ns = StartWith(Guaranteed(), 8);
+  ASSERT_EQ(Pin(ns, Chain(1, 8), 60'000), Refusal::kNone);
+  for (uint64_t first = 1000; first < 1100; first += 10) Store("a/p", ns, Chain(first, 10));
+  std::vector<TierKind> tiers;
+  EXPECT_EQ(Matched(ns, Chain(1, 8), &tiers), 8u);
+  EXPECT_TRUE(std::all_of(tiers.begin(), tiers.end(), [](TierKind tier) { return tier == TierKind::kNvme; }));
+  engine_->CheckInvariants();
+}
+
+TEST_F(PinTest, APinInDramKeepsTheMemoryAndEndsWithTheDaemon) {
+  const NamespaceId ns = StartWith(Guaranteed(0, 8), 8);
+  ASSERT_EQ(Pin(ns, Chain(1, 8), 600'000), Refusal::kNone);
+  for (uint64_t first = 1000; first < 1100; first += 10) Store("a/p", ns, Chain(first, 10));
+  std::vector<TierKind> tiers;
+  EXPECT_EQ(Matched(ns, Chain(1, 8), &tiers), 8u);
+  EXPECT_TRUE(std::all_of(tiers.begin(), tiers.end(), [](TierKind tier) { return tier == TierKind::kDram; }));
+  AdvanceMs(300);
+  Restart();
+  EXPECT_EQ(StatsOf("a/p").pinned_blocks, 0u);
   engine_->CheckInvariants();
 }
 
@@ -69,7 +150,7 @@ TEST_F(PinTest, APinEndsAtItsTimeThoughTheTimersAreLate) {
 }
 
 TEST_F(PinTest, APinSurvivesARestartAndEnds) {
-  auto rules = Guaranteed(16 * kMiB, 4 * kMiB);
+  auto rules = Guaranteed(8, 0, 4 * kMiB);
   rules.ttl_ms[TierIndex(TierKind::kDram)] = rules.ttl_ms[TierIndex(TierKind::kNvme)] = 60'000;
   Start({rules});
   const NamespaceId ns = Open("a/p");
@@ -94,16 +175,14 @@ TEST_F(PinTest, APinSurvivesARestartAndEnds) {
 }
 
 TEST_F(PinTest, APinnedBlockBecomesDurable) {
-  auto rules = Guaranteed(16 * kMiB, 0);
-  Start({rules});
+  Start({Guaranteed(0, 0, 0)});
   Store("a/p", Open("a/p"), Chain(1, 2));
-  rules_[0].tier(TierKind::kNvme).limit_bytes = 16 * kMiB;  // what is there was not written through
+  rules_[0] = Guaranteed();  // what is there was not written through
   engine_->ApplyPolicy(Table());
   ASSERT_EQ(Pin(Open("a/p"), Chain(1, 2), 300'000), Refusal::kNone);
   AdvanceMs(2000);
   EXPECT_EQ(StatsOf("a/p").durable_blocks, 2u);
   Restart();
-  rules_[0].tier(TierKind::kNvme).limit_bytes = 16 * kMiB;
   EXPECT_EQ(Matched(Open("a/p"), Chain(1, 2)), 2u);
   EXPECT_EQ(Pin(Open("a/p"), Chain(1, 2), 10), Refusal::kNone);
 }
@@ -122,14 +201,14 @@ TEST_F(PinTest, AWriteThatFailsIsTriedAgainUntilThePinnedBlockIsDurable) {
 }
 
 TEST_F(PinTest, ALimitBeatsAPinWhichFollowsTheBlockToItsOtherCopy) {
-  Start({Guaranteed()});
+  Start({Guaranteed(0, 8)});
   const NamespaceId ns = Open("a/p");
   Store("a/p", ns, Chain(1, 8));
   Pump();
   ASSERT_EQ(Pin(ns, Chain(1, 8), 60'000), Refusal::kNone);
   AdvanceMs(300);
   rules_[0].tier(TierKind::kDram).guarantee_bytes = 0;
-  rules_[0].tier(TierKind::kNvme).guarantee_bytes = 8 * uint64_t{kTestBlockBytes};
+  rules_[0].tier(TierKind::kNvme).guarantee_bytes = 8 * kSlot;
   rules_[0].tier(TierKind::kDram).limit_bytes = 0;
   engine_->ApplyPolicy(Table());
   AdvanceMs(1500);
@@ -152,10 +231,11 @@ TEST_F(PinTest, AGuaranteeThatIsLoweredEndsThePinsBeyondIt) {
   Store("a/p", ns, Chain(1, 8));
   Pump();
   ASSERT_EQ(Pin(ns, Chain(1, 8), 60'000), Refusal::kNone);
-  rules_[0].tier(TierKind::kDram).guarantee_bytes = 3 * uint64_t{kTestBlockBytes};
+  rules_[0].tier(TierKind::kNvme).guarantee_bytes = 3 * kSlot;
   engine_->ApplyPolicy(Table());
   AdvanceMs(3000);
-  EXPECT_EQ(StatsOf("a/p").tiers[TierIndex(TierKind::kDram)].blocks, 3u);
+  EXPECT_EQ(StatsOf("a/p").tiers[TierIndex(TierKind::kNvme)].blocks, 3u);
+  EXPECT_EQ(Matched(ns, Chain(1, 8)), 3u) << "the front of the chain";
   engine_->CheckInvariants();
 }
 
@@ -165,7 +245,7 @@ TEST_F(PinTest, APinNoLongerCoveredAtARestartIsNotKept) {
   Pump();
   ASSERT_EQ(Pin(Open("a/p"), Chain(1, 4), 600'000), Refusal::kNone);
   AdvanceMs(300);
-  rules_[0].tier(TierKind::kDram).guarantee_bytes = 0;
+  rules_[0].tier(TierKind::kNvme).guarantee_bytes = 0;
   Restart();
   EXPECT_EQ(Matched(Open("a/p"), Chain(1, 4)), 4u) << "the blocks are";
   EXPECT_EQ(Pin(Open("a/p"), Chain(1, 1), 1000), Refusal::kTenantLimit);

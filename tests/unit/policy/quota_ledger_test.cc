@@ -307,6 +307,19 @@ class LedgerModel {
   std::array<int, kRefusalCount> outcomes_{};
 };
 
+TEST(QuotaLedger, WhatIsSetAsideIsNobodysAndCountsAgainstTheCapacity) {
+  QuotaLedger ledger(Capacity(1000));
+  ledger.SetQuota(kAnna, kTier, Limit(1000));
+  SettleOrDie(ledger, kAnna, 600);
+  EXPECT_FALSE(ledger.SetAside(kTier, 401));
+  ASSERT_TRUE(ledger.SetAside(kTier, 400));
+  EXPECT_EQ(ledger.TryCharge(kAnna, kTier, 1).reason, Refusal::kCapacity);
+  EXPECT_EQ(ledger.account(kAnna, kTier).charged_bytes, 600u);
+  ledger.CheckInvariants();
+  ledger.Reclaimed(kTier, 400);
+  EXPECT_EQ(ledger.TryCharge(kAnna, kTier, 400).reason, Refusal::kNone);
+}
+
 TEST(QuotaLedger, ByteSecondsAreWhatWasHeldForHowLong) {
   QuotaLedger ledger(Capacity(1000));
   ledger.SetQuota(kAnna, kTier, Limit(500));

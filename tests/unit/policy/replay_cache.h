@@ -92,7 +92,7 @@ class ReplayCache {
     block.resident = false;
     --resident_;
     if (orders_.history != nullptr) {
-      orders_.history->ghosts.Remember(victim.value(), PastUseOf(block.traits), resident_);
+      orders_.history->ghosts.Remember(victim.value(), PastUseOf(block.traits), resident_, 1);
     }
     victims_.push_back(victim.value());
     if (block.parent == kNone) return;

@@ -146,7 +146,7 @@ TEST_F(ReuseClassesTest, OfEquallyGoodBlocksTheLargerGoes) {
 
 TEST(GhostMemory, KnowsABlockThatReturnsOnce) {
   GhostMemory ghosts;
-  ghosts.Remember(7, {At(5), 3, 11}, 100);
+  ghosts.Remember(7, {At(5), 3, 11}, 100, 1);
   EXPECT_EQ(ghosts.Recall(8).frequency, 0);
   const PastUse past = ghosts.Recall(7);
   EXPECT_EQ(past.tick, At(5));
@@ -160,7 +160,7 @@ TEST(GhostMemory, RemembersTheLatestGenerationAndIsBounded) {
   constexpr uint64_t kGeneration = kGhostsPerBlock * kCached;
   GhostMemory ghosts;
   for (uint64_t fingerprint = 0; fingerprint < 10 * kGeneration; ++fingerprint) {
-    ghosts.Remember(fingerprint, {kStart, 1, 0}, kCached);
+    ghosts.Remember(fingerprint, {kStart, 1, 0}, kCached, 1);
     ASSERT_LE(ghosts.size(), 2 * kGeneration);
   }
   for (uint64_t back = 1; back <= kGeneration; ++back) ASSERT_EQ(ghosts.Recall(10 * kGeneration - back).frequency, 1);
@@ -170,9 +170,18 @@ TEST(GhostMemory, RemembersTheLatestGenerationAndIsBounded) {
 TEST(GhostMemory, IsBoundedHoweverLargeTheCache) {
   GhostMemory ghosts;
   for (uint64_t fingerprint = 0; fingerprint < 3 * kGhostsMax; ++fingerprint) {
-    ghosts.Remember(fingerprint, {kStart, 1, 0}, UINT32_MAX);
+    ghosts.Remember(fingerprint, {kStart, 1, 0}, UINT32_MAX, 1);
   }
   EXPECT_LE(ghosts.size(), 2 * kGhostsMax);
+}
+
+TEST(GhostMemory, ManyTenantsShareWhatANodeRemembers) {
+  constexpr uint64_t kTenants = 1000;
+  GhostMemory ghosts;
+  for (uint64_t fingerprint = 0; fingerprint < 3 * kGhostsMin; ++fingerprint) {
+    ghosts.Remember(fingerprint, {kStart, 1, 0}, UINT32_MAX, kTenants);
+  }
+  EXPECT_LE(ghosts.size() * kTenants, 2 * kGhostsNodeMax);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <vector>
@@ -147,6 +148,58 @@ TEST(SegmentTable, ClaimTakesExactlyTheSlotsThatCanBe) {
   table.CheckInvariants();
 }
 
+constexpr auto kAnySegment = [](uint32_t) { return true; };
+
+TEST(SegmentTable, ASegmentLeavesWhenTheOthersHaveRoomForItsBlocks) {
+  SegmentTable table = TableOf(3);
+  const uint32_t a_segment = table.SlotsOf(0, kSmall);
+  std::vector<SlotId> slots = Fill(&table, kSmall, 3 * a_segment);
+  EXPECT_FALSE(table.StartLeaving(kLarge, kAnySegment)) << "nothing is free";
+  // Two thirds of the first, a third of the others: one slot less than a segment, then one more.
+  size_t freed = 0;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const bool go = i < a_segment ? i % 3 != 0 : i % 3 == 0;
+    if (!go) continue;
+    table.Free(slots[i]);
+    if (++freed + 1 == a_segment) {
+      EXPECT_FALSE(table.StartLeaving(kLarge, kAnySegment));
+    }
+    slots[i] = SlotId::None();
+    if (freed == a_segment) break;
+  }
+  EXPECT_FALSE(table.StartLeaving(kSmall, kAnySegment)) << "its own size has room";
+  EXPECT_FALSE(table.StartLeaving(kLarge, [](uint32_t) { return false; }));
+  ASSERT_TRUE(table.StartLeaving(kLarge, kAnySegment));
+  ASSERT_EQ(table.leaving(), std::optional<uint32_t>(0)) << "the emptiest";
+  table.CheckInvariants();
+  // What is in it has a place in the others, to the last block.
+  for (size_t i = 0; i < a_segment; ++i) {
+    if (!slots[i].valid()) continue;
+    const SlotId to = table.Reserve(kSmall);
+    ASSERT_TRUE(to.valid());
+    ASSERT_NE(table.SegmentOf(to), std::optional<uint32_t>(0));
+    EXPECT_FALSE(table.Claim(slots[i], kSmall));
+    table.Free(slots[i]);
+  }
+  EXPECT_FALSE(table.CanReserve(kSmall) && table.leaving().has_value());
+  EXPECT_EQ(table.leaving(), std::nullopt);
+  EXPECT_EQ(table.PayloadBytesOf(0), 0u);
+  EXPECT_TRUE(table.Reserve(kLarge).valid());
+  table.CheckInvariants();
+}
+
+TEST(SegmentTable, OneThatStaysHandsOutItsSlotsAgain) {
+  SegmentTable table = TableOf(2);
+  const std::vector<SlotId> slots = Fill(&table, kSmall, 2 * table.SlotsOf(0, kSmall));
+  for (size_t i = 0; i < slots.size() / 2 + 1; ++i) table.Free(slots[2 * i % slots.size() + 2 * i / slots.size()]);
+  ASSERT_TRUE(table.StartLeaving(kLarge, kAnySegment));
+  table.StopLeaving();
+  table.CheckInvariants();
+  Fill(&table, kSmall, slots.size() / 2 + 1);
+  EXPECT_FALSE(table.CanReserve(kSmall));
+  table.CheckInvariants();
+}
+
 // Random reserves, frees and claims against a map of who holds which bytes.
 TEST(SegmentTable, AgreesWithAModel) {
   const std::vector<uint32_t> sizes = {4096, kSmall, 448 * 1024, kLarge, 5 * 1024 * 1024};
@@ -171,11 +224,16 @@ TEST(SegmentTable, AgreesWithAModel) {
       // Drifts between filling up and running empty, so that segments change size.
       const bool fill = random() % 100 < ((step / 500) % 2 == 0 ? 70u : 30u);
       const uint32_t payload = sizes[random() % sizes.size()];
+      if (step % 97 == 0 && !table.leaving().has_value()) (void)table.StartLeaving(payload, kAnySegment);
+      if (step % 131 == 0) table.StopLeaving();
       if (fill) {
         const bool can = table.CanReserve(payload);
         const SlotId slot = table.Reserve(payload);
         ASSERT_EQ(can, slot.valid());
-        if (slot.valid()) insert(slot, payload);
+        if (slot.valid()) {
+          ASSERT_NE(table.SegmentOf(slot), table.leaving());
+          insert(slot, payload);
+        }
       } else if (random() % 10 == 0) {
         const SlotId slot(static_cast<uint32_t>(random() % (end / kSlotAlignBytes)));
         if (table.Claim(slot, payload)) insert(slot, payload);

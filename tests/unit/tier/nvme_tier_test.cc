@@ -28,6 +28,62 @@ TEST_F(NvmeTierTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(tier_->counters().bytes_read, kExtent);
 }
 
+TEST_F(NvmeTierTest, ACopyIsVerifiedAndHasAGenerationOfItsOwn) {
+  const SlotId from = NewSlot(), to = NewSlot();
+  const absl::StatusOr<BlockHeader> written = Write(from, 7);
+  std::optional<absl::StatusOr<BlockHeader>> copied;
+  const auto copy = [&](uint64_t number) {
+    copied.reset();
+    tier_->Copy(from, to, IdentityOf(number), kCommitMs, kCommitMs + 5,
+                [&](absl::StatusOr<BlockHeader> header) { copied = std::move(header); });
+    executor_.RunAll();
+    return *copied;
+  };
+  ASSERT_TRUE(copy(7).ok());
+  EXPECT_GT((*copied)->generation, written->generation);
+  EXPECT_EQ((*copied)->payload_xxh3, written->payload_xxh3);
+  EXPECT_TRUE(Read(to, 7).ok());
+  EXPECT_TRUE(Read(from, 7).ok()) << "the old one stays until it is given back";
+  EXPECT_TRUE(absl::IsDataLoss(copy(8).status())) << "another block is there";
+  file_->FaultNext(testing::DiskFault::kIoError);
+  EXPECT_TRUE(absl::IsUnavailable(copy(7).status()));
+  file_->SetQueueMax(1);
+  file_->Hold();
+  Mapping payload = Zeros();
+  ASSERT_TRUE(tier_->Read(from, IdentityOf(7), SpanOf(payload), [](const absl::Status&) {}));
+  EXPECT_TRUE(absl::IsResourceExhausted(copy(7).status()));
+  file_->Release();
+  executor_.RunAll();
+}
+
+TEST_F(NvmeTierTest, ASegmentWithASlotOutOfUseDoesNotLeave) {
+  std::vector<SlotId> slots;
+  for (SlotId slot = NewSlot(); slot.valid(); slot = NewSlot()) slots.push_back(slot);
+  const size_t a_segment = slots.size() / 4;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (i % 2 == 1 && i >= a_segment) continue;
+    if (i == 1) continue;  // one block is left in the first
+    tier_->Give(kDomain, slots[i]);
+  }
+  tier_->SetHolder(slots[1], EntryId(11));
+  tier_->Shrink(kDomain, 0, [] {});
+  ASSERT_TRUE(tier_->StartLeaving(2 * kPayload));
+  EXPECT_EQ(tier_->LeavingHolders(), std::vector<EntryId>{EntryId(11)});
+  EXPECT_TRUE(tier_->IsLeaving(slots[1]));
+  EXPECT_FALSE(tier_->IsLeaving(slots[a_segment + 1]));
+  tier_->StopLeaving();
+  EXPECT_FALSE(tier_->IsLeaving(slots[1]));
+  const SlotId bad = NewSlot();
+  file_->FaultNext(testing::DiskFault::kIoError, 2);
+  ASSERT_FALSE(Write(bad, 1).ok());
+  const bool in_first = bad < slots[a_segment];
+  tier_->Give(kDomain, bad);
+  tier_->Shrink(kDomain, 0, [] {});
+  ASSERT_EQ(tier_->counters().quarantined_slots, 1u);
+  ASSERT_TRUE(tier_->StartLeaving(2 * kPayload));
+  EXPECT_NE(tier_->IsLeaving(slots[1]), in_first);
+}
+
 // The contract of tier.h: charge GrowthBytes -> Grow -> Take -> Give -> Shrink -> refund what it returned.
 TEST_F(NvmeTierTest, ASlotIsItsOwnExtent) {
   EXPECT_EQ(tier_->kind(), TierKind::kNvme);

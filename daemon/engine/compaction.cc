@@ -1,0 +1,153 @@
+#include "daemon/engine/compaction.h"
+
+#include <utility>
+
+#include "daemon/base/check.h"
+
+namespace kvartal::engine {
+
+using index::Entry;
+
+Compaction::Started Compaction::Start(uint32_t slot_bytes) {
+  tier::NvmeTier& nvme = *state_.devices.nvme;
+  if (nvme.leaving()) return Started::kUnderWay;
+  const uint32_t now_tick = state_.NowTick();
+  if (now_tick < not_before_tick_ || state_.draining) return Started::kStuck;
+  if (!nvme.StartLeaving(slot_bytes)) return Started::kNothingToMove;
+  progress_tick_ = now_tick;
+  left_ = nvme.LeavingHolders();
+  StartMoves();
+  return Started::kUnderWay;
+}
+
+void Compaction::Tick() {
+  if (state_.devices.nvme == nullptr) return;
+  tier::NvmeTier& nvme = *state_.devices.nvme;
+  ZeroSynced();
+  if (!nvme.leaving()) return;
+  const uint32_t now_tick = state_.NowTick();
+  if (now_tick - progress_tick_ >= kSegmentStuckTicks || state_.draining || !nvme.stats().healthy) {
+    left_.clear();
+    nvme.StopLeaving();
+    not_before_tick_ = now_tick + kSegmentStuckTicks;
+    return;
+  }
+  if (left_.empty() && moving_ == 0) left_ = nvme.LeavingHolders();
+  StartMoves();
+}
+
+void Compaction::StartMoves() {
+  while (moving_ < kSegmentMovesMax && !left_.empty()) {
+    const EntryId id = left_.back();
+    left_.pop_back();
+    if (MayMove(id) && !StartMove(id)) left_.clear();  // the next tick looks again
+  }
+}
+
+bool Compaction::MayMove(EntryId id) const {
+  if (!state_.index.IsLive(id)) return false;
+  const Entry& entry = state_.index.at(id);
+  if (!entry.resident(TierKind::kNvme) || !state_.devices.nvme->IsLeaving(entry.copy(TierKind::kNvme).slot))
+    return false;
+  const bool at_rest = entry.durable && !entry.writing && !entry.reading;
+  return at_rest && !state_.TenantOf(entry).dropping && !state_.OverAge(id, state_.NowTick());
+}
+
+bool Compaction::StartMove(EntryId id) {
+  tier::NvmeTier& nvme = *state_.devices.nvme;
+  Entry& entry = state_.index.at(id);
+  const uint32_t slot_bytes = state_.SlotBytesOf(entry);
+  const DomainId domain = state_.TenantOf(entry).domain();
+  const uint64_t bytes = nvme.GrowthBytes(slot_bytes, state_.ledger.capacity_bytes(TierKind::kNvme));
+  if (bytes == 0 || !state_.ledger.SetAside(TierKind::kNvme, bytes)) return false;
+  absl::Status grown = absl::UnknownError("pending");
+  nvme.Grow(domain, slot_bytes, bytes, [&grown](absl::Status status) { grown = std::move(status); });
+  KV_CHECK(grown.ok());  // GrowthBytes said so
+  const Move move{.id = id,
+                  .tenant = TenantId(domain.value()),
+                  .from = entry.copy(TierKind::kNvme).slot,
+                  .to = nvme.Take(domain, slot_bytes),
+                  .bytes = bytes,
+                  .access_period = state_.AccessPeriodOf(entry)};
+  entry.writing = true;
+  ++moving_;
+  ++state_.writes_under_way;
+  nvme.Copy(move.from, move.to, state_.IdentityOf(id), state_.WallMsOfTick(entry.first_commit_tick),
+            state_.WallMsOfTick(entry.last_access_tick),
+            [this, move](const absl::StatusOr<tier::BlockHeader>& copied) { OnCopied(move, copied); });
+  return true;
+}
+
+void Compaction::OnCopied(const Move& move, const absl::StatusOr<tier::BlockHeader>& copied) {
+  Entry& entry = state_.index.at(move.id);
+  bool recording = false;
+  if (copied.ok()) {
+    tier::CatalogRecord record{move.to, *copied};
+    if (entry.pinned) record.header.pinned_until_s = state_.PinnedUntilWallS(move.id);
+    recording =
+        state_.devices.catalog->Put(record, [this, move](const absl::Status& status) { OnRecorded(move, status); });
+  }
+  if (recording) return;
+  entry.writing = false;
+  // A reader who is under way finds out by itself.
+  if (absl::IsDataLoss(copied.status()) && !entry.reading)
+    residency_.DropCopy(move.id, TierKind::kNvme, policy::DropReason::kUnreadable);
+  Vacate(move, move.to);
+}
+
+void Compaction::OnRecorded(const Move& move, const absl::Status& status) {
+  Entry& entry = state_.index.at(move.id);
+  entry.writing = false;
+  const bool moves =
+      status.ok() && !entry.reading && !state_.TenantOf(entry).dropping && !state_.OverAge(move.id, state_.NowTick());
+  const SlotId left = moves ? move.from : move.to;
+  if (moves) residency_.MoveOnNvme(move.id, move.to, move.access_period);
+  state_.devices.catalog->Delete(left);
+  Vacate(move, left);
+}
+
+void Compaction::Vacate(const Move& move, SlotId slot) {
+  ++state_.tenant(move.tenant).erases_under_way;
+  vacated_.push_back({move.tenant, slot, move.bytes});
+  SyncVacated();
+}
+
+// One sync for all that were vacated meanwhile.
+void Compaction::SyncVacated() {
+  if (syncing_ || vacated_.empty()) return;
+  syncing_ = true;
+  state_.devices.catalog->Flush([this, count = vacated_.size()](const absl::Status&) {
+    syncing_ = false;
+    synced_.insert(synced_.end(), vacated_.begin(), vacated_.begin() + static_cast<ptrdiff_t>(count));
+    vacated_.erase(vacated_.begin(), vacated_.begin() + static_cast<ptrdiff_t>(count));
+    SyncVacated();
+    ZeroSynced();
+  });
+}
+
+void Compaction::ZeroSynced() {
+  while (!synced_.empty()) {
+    const Vacancy vacancy = synced_.front();
+    const bool queued = state_.devices.nvme->Erase(
+        vacancy.slot, [this, vacancy](const absl::Status& status) { OnZeroed(vacancy, status); });
+    if (!queued) return;  // a tick tries again
+    synced_.pop_front();
+  }
+}
+
+void Compaction::OnZeroed(const Vacancy& vacancy, const absl::Status& status) {
+  tier::NvmeTier& nvme = *state_.devices.nvme;
+  TenantState& tenant = state_.tenant(vacancy.tenant);
+  if (!status.ok()) ++tenant.unzeroed_blocks;
+  --tenant.erases_under_way;
+  if (nvme.IsLeaving(vacancy.slot)) progress_tick_ = state_.NowTick();
+  nvme.Give(tenant.domain(), vacancy.slot);
+  KV_CHECK(nvme.Shrink(tenant.domain(), 0, [] {}) == vacancy.bytes);
+  state_.ledger.Reclaimed(TierKind::kNvme, vacancy.bytes);
+  --moving_;
+  --state_.writes_under_way;
+  StartMoves();
+  if (!nvme.leaving()) state_.WakeAll();
+}
+
+}  // namespace kvartal::engine
