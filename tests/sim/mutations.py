@@ -87,7 +87,8 @@ MUTATIONS = {
     'forgets-the-tombstone': [
         (ENGINE + 'removal.cc', 'if (state_.devices.catalog == nullptr) return Continue(tenant);',
          'if (state_.devices.catalog != nullptr || true) return Continue(tenant);'),
-        (ENGINE + 'receipts.cc', '  receipt.before_wall_ms = before_wall_ms;\n', '  receipt.before_wall_ms = 0 * before_wall_ms;\n')],
+        (ENGINE + 'receipts.cc', '  receipt.before_wall_ms = before_wall_ms;\n',
+         '  receipt.before_wall_ms = 0 * before_wall_ms;\n')],
     'serves-while-it-erases': [
         (ENGINE + 'engine_state.cc', ' || entry.erasing || owner.dropping) return false;',
          ' || entry.erasing) return false;')],
