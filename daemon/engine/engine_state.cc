@@ -39,7 +39,13 @@ EngineState::EngineState(const EngineOptions& options_in, const EngineDevices& d
       advanced_ns_(start_ns_) {
   KV_CHECK((devices.nvme == nullptr) == (devices.catalog == nullptr));
   // A wall clock that was set back makes no block younger: dates go on from the last one that is on disk.
-  if (devices.catalog != nullptr) start_wall_ms_ = std::max(start_wall_ms_, devices.catalog->kept_time_ms());
+  if (devices.catalog != nullptr) {
+    start_wall_ms_ = std::max(start_wall_ms_, devices.catalog->kept_time_ms());
+    // Nor is anything new taken for what a removal still owes.
+    for (const tier::ErasureRecord& erasure : devices.catalog->open_erasures()) {
+      start_wall_ms_ = std::max(start_wall_ms_, erasure.before_wall_ms);
+    }
+  }
   ApplyPolicy(policy);
 }
 

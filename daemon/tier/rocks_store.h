@@ -51,7 +51,7 @@ class RocksStore {
   absl::Status PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms);
   absl::Status Sync();
 
-  // Every record, kRecoveryBatchMax at a time, until `batch` says false (Cancelled); last those that a tombstone covers.
+  // Every record, kRecoveryBatchMax at a time, until `batch` says false (Cancelled); last those a tombstone covers.
   // Unreadable ones are deleted on the way.
   absl::Status Load(absl::FunctionRef<bool(std::vector<CatalogRecord>)> batch);
 

@@ -66,6 +66,7 @@ void Simulation::ForgetGone(const engine::EngineStats& stats) {
     if (life.in_policy) Wrong(life.name + " is in the policy, and is forgotten");
     life.id = TenantId::None();
     life.ns.clear();
+    life.slots.clear();  // its next arena begins anew, generations and all
     ++counts_.forgotten;
   }
 }

@@ -260,7 +260,7 @@ Simulation::Held Simulation::TakeHold(const BlockRef& ref, const engine::BlockPl
 void Simulation::DoLoad() {
   if (leases_.empty()) return DoLookup();
   const Lease& lease = random_.Pick(leases_);
-  if (!model_.life(lease.life).in_policy) return;
+  if (!model_.life(lease.life).in_policy || !Open(lease.life, lease.space)) return;
   Load(lease, random_.Chance(70) ? lease.blocks.size() : random_.Between(1, lease.blocks.size()));
 }
 

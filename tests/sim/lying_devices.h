@@ -49,7 +49,10 @@ class WatchedCatalog : public tier::NvmeCatalog {
   void Delete(SlotId slot) override;
   void PutTombstone(const tier::OwnerUidHash& owner, int64_t before_wall_ms,
                     absl::AnyInvocable<void(absl::Status)> done) override;
-  void PutErasure(const tier::ErasureRecord& record) override { honest_->PutErasure(record); }
+  // What a removal promised is told by both: who loses tombstones loses these.
+  void PutErasure(const tier::ErasureRecord& record) override {
+    if (planted_ != Planted::kLosesTombstones) honest_->PutErasure(record);
+  }
   void EndErasure(uint64_t id) override { honest_->EndErasure(id); }
   std::vector<tier::ErasureRecord> open_erasures() const override { return honest_->open_erasures(); }
   void Load(absl::AnyInvocable<void(std::vector<tier::CatalogRecord>)> batch,

@@ -348,7 +348,9 @@ std::vector<BlockRef> Model::DurablePins(int64_t now_ms) {
     const BlockRef ref = versions_[nonce].block;
     const Life& life = lives_[ref.life];
     const bool may_end = life.quota_lowered || life.was_removed || life.dropping || !life.in_policy ||
-                         life.shortest_age_ms > 0 || life.rules.max_entries != policy::kNoLimit || !PinsAreOnNvme(life);
+                         life.shortest_age_ms > 0 || life.rules.max_entries != policy::kNoLimit ||
+                         !PinsAreOnNvme(life) ||
+                         versions_[nonce].commit_ms <= life.dropped_ms + 2 * kTickMs;  // a tombstone may cover it
     if (!may_end && at(ref).nonce == nonce && at(ref).maybe && at(ref).pinned_until_ms > now_ms) pins.push_back(ref);
   }
   return pins;

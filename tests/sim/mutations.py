@@ -56,7 +56,7 @@ MUTATIONS = {
     'takes-the-commit-of-another-group': [
         (ENGINE + 'store_path.cc', '  if (filling.group != group) return CommitOutcome::kNotYours;\n', '')],
     'answers-a-group-that-ended': [
-        (ENGINE + 'store_path.cc', 'return waiter->group() == group;', 'return waiter->group() == group && false;')],
+        (ENGINE + 'store_path.cc', 'return waiter->group() != group;', 'return waiter->group() != group || true;')],
     'skips-the-limit': [
         (POLICY + 'quota_ledger.cc',
          '  if (bytes > Room(account.limit_bytes, account.charged_bytes)) return {Charge(), Refusal::kTenantLimit};\n',
@@ -66,8 +66,9 @@ MUTATIONS = {
         (ENGINE + 'space.cc', 'room = std::min(by_limit, capacity - std::min(capacity, used));',
          'room = by_limit * 0 + capacity - std::min(capacity, used);')],
     'recovers-past-the-limit': [
-        (ENGINE + 'recovery.cc', 'if (!state_.ledger.Adopt(tenant->id, TierKind::kNvme, slot_charge)) return false;',
-         '(void)state_.ledger.Adopt(tenant->id, TierKind::kNvme, slot_charge);')],
+        (ENGINE + 'recovery.cc',
+         'if (state_.ledger.Adopt(tenant.id, TierKind::kNvme, payload_bytes + kNvmeHeaderBytes)) return',
+         '(void)state_.ledger.Adopt(tenant.id, TierKind::kNvme, payload_bytes + kNvmeHeaderBytes);\n  return')],
     'pins-past-the-guarantee': [
         (ENGINE + 'pins.cc',
          'if (may_be_there && wanted_bytes <= tenant.rules.tier(tier).guarantee_bytes) return tier;',
@@ -80,7 +81,9 @@ MUTATIONS = {
          'return now_tick >= AgeLimitOf(rules, ages) && false;')],
     'forgets-the-tombstone': [
         (ENGINE + 'removal.cc', 'if (state_.devices.catalog == nullptr) return Continue(tenant);',
-         'if (state_.devices.catalog != nullptr || true) return Continue(tenant);')],
+         'if (state_.devices.catalog != nullptr || true) return Continue(tenant);'),
+        (ENGINE + 'receipts.cc', '  receipt.before_wall_ms = before_wall_ms;\n',
+         '  receipt.before_wall_ms = 0 * before_wall_ms;\n')],
     'serves-while-it-erases': [
         (ENGINE + 'engine_state.cc', ' || entry.erasing || owner.dropping) return false;',
          ' || entry.erasing) return false;')],
@@ -118,8 +121,9 @@ MUTATIONS = {
         (ENGINE + 'engine_state.cc', 'const auto key = std::make_pair(tenant_id.value(), digest);',
          'const auto key = std::make_pair(uint32_t{0}, digest);')],
     'reuses-a-slot-without-a-new-generation': [
-        (TIER + 'dram_tier.cc', 'generations()[slot.value()].fetch_add(1,',
-         'generations()[slot.value()].fetch_add(0,')],
+        (TIER + 'dram_tier.cc',
+         'does not count.\n  domain.arena->generations()[slot.value()].fetch_add(1,',
+         'does not count.\n  domain.arena->generations()[slot.value()].fetch_add(0,')],
     'skips-the-checksum': [
         (TIER + 'nvme_transfer.cc', 'if (checksum != found->payload_xxh3) {', 'if (checksum == 0) {')],
     'skips-the-identity': [

@@ -82,6 +82,21 @@ TEST_F(ErasureCrashTest, WhatTheOwnerStoresMeanwhileIsItsOwn) {
   engine_->CheckInvariants();
 }
 
+TEST_F(ErasureCrashTest, WhatIsStoredRightAfterTheCrashIsNotTakenForWhatIsOwed) {
+  StartTwo();
+  file_->Hold();
+  engine_->DropTenant(engine_->FindTenant("a/p"), [](const absl::StatusOr<uint64_t>&) {});
+  ASSERT_TRUE(executor_->RunOne());  // the erasure is noted, its tombstone is not there yet
+  ASSERT_EQ(catalog_disk_->erasures.size(), 1u);
+  ASSERT_TRUE(catalog_disk_->tombstones.empty());
+  Restart();  // in the very tick
+  EXPECT_EQ(Store("a/p", Open("a/p"), Chain(1, 3)), 3u);
+  Pump();
+  AdvanceMs(500);
+  Restart();
+  EXPECT_EQ(Matched(Open("a/p"), Chain(1, 3)), 3u);
+}
+
 TEST_F(ErasureCrashTest, ACrashAfterACrashGoesOn) {
   StartTwo();
   DropAndCrash();
