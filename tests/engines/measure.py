@@ -12,7 +12,7 @@ import time
 from daemon import Daemon
 from engine import _ENVIRONMENT, connector
 
-os.environ.update(_ENVIRONMENT, VLLM_ENABLE_V1_MULTIPROCESSING='0')
+os.environ.update(_ENVIRONMENT, VLLM_ENABLE_V1_MULTIPROCESSING='0', VLLM_LOGGING_LEVEL='ERROR')
 RUNS = 3
 METHODS = ('on_new_request', 'get_num_new_matched_tokens', 'update_state_after_alloc', 'build_connector_meta',
            'update_connector_output', 'request_finished_all_groups')
@@ -67,7 +67,7 @@ def quantile(times, part):
 
 
 def main():
-    lengths = [int(length) for length in sys.argv[1:]] or [1500, 6000]
+    lengths = [int(length) for length in sys.argv[1:]] or [160, 1500, 6000]
     with Daemon(dram='3Gi', tenant_dram='3Gi') as daemon:
         daemon.start()
         import vllm
@@ -77,7 +77,7 @@ def main():
         times = record_times(KvartalConnector)
         llm = vllm.LLM(os.environ['KVARTAL_TEST_MODEL'], enforce_eager=True, seed=0, disable_log_stats=False,
                        max_model_len=8192, dtype='bfloat16', prefix_caching_hash_algo='sha256_cbor',
-                       kv_transfer_config=connector(daemon.door(), min_load_tokens=256))
+                       kv_transfer_config=connector(daemon.door(), min_load_tokens=1))
         tokens = llm.get_tokenizer()(TEXT)['input_ids']
         ttft(llm, vllm, tokens[-300:])
         for length in lengths:
