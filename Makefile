@@ -1,6 +1,6 @@
 # The verbs of this tree. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test build check bench asan tsan fuzz sim sim-mutations clean
+.PHONY: help demo test engines build check bench asan tsan fuzz sim sim-mutations clean
 
 help: ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -8,6 +8,8 @@ demo: ## install what is missing, build, serve the real conversation trace to th
 	@scripts/demo
 test: ## install what is missing, build, run every test; KUBE=0: without those that need Go
 	@scripts/test
+engines: ## install vLLM for CPUs and a small model (6 GB), build, run the tests with a real serving engine
+	@scripts/install_deps --engines && scripts/build && ctest --test-dir build --output-on-failure -L engine
 build: ## install what is missing, build Release into build/bin
 	@scripts/build
 check: ## format, clang-tidy, thread-safety analysis, house rules, one minute of fuzzing a target

@@ -3,6 +3,8 @@
 usage: serve_lines.py MODEL '{"connector": {...} or null, ...arguments of vllm.LLM}'
 {"generate": [[token, ...], ...], "tokens": n, "salt": text or null}  -> [{tokens, logprobs, margins, cached, ...}, ...]
 {"abort": [[token, ...], ...], "steps": n}  adds them, steps n times, aborts them all -> steps until the engine is idle
+{"storm": [{"prompt": [token, ...], "at": step, "abort_at": step or null}, ...], "tokens": n}  adds and aborts them at
+    those steps of the engine -> an answer or null for each
 {"tokenize": text} -> [token, ...]      {"reset": true} -> whether the engine's own prefix cache is empty now
 {"metric": name} -> its value
 {"at": "module.Class.method", "kill": pid}  the next call of it kills that process first; {"at": ..., "answer": value}
@@ -80,12 +82,34 @@ class Engine:
             steps += 1
         return steps
 
+    def storm(self, question):
+        engine, requests = self.llm.llm_engine, question['storm']
+        names = [f'storm-{os.urandom(4).hex()}' for _ in requests]
+        answers, step = {}, 0
+        waiting, running = set(range(len(requests))), set()
+        while waiting or running:
+            for i in [i for i in waiting if requests[i]['at'] <= step]:
+                engine.add_request(names[i], self.prompt(requests[i]['prompt']), self.params(question['tokens']))
+                waiting.remove(i)
+                running.add(i)
+            gone = [i for i in running if requests[i]['abort_at'] is not None and requests[i]['abort_at'] <= step]
+            engine.abort_request([names[i] for i in gone])
+            running.difference_update(gone)
+            for output in engine.step():
+                if output.finished and output.request_id in names:
+                    answers[names.index(output.request_id)] = self.answer(output)
+                    running.discard(names.index(output.request_id))
+            step += 1
+        return [answers.get(i) for i in range(len(requests))]
+
     def metric(self, question):
         return sum(metric.value for metric in self.llm.get_metrics() if metric.name == question['metric'])
 
     def ask(self, question):
         if 'generate' in question:
             return self.generate(question)
+        if 'storm' in question:
+            return self.storm(question)
         if 'abort' in question:
             return self.abort(question)
         if 'tokenize' in question:

@@ -24,7 +24,7 @@ def config(**changes):
         cache_config=SimpleNamespace(cache_dtype='auto', prefix_caching_hash_algo='sha256_cbor', hash_block_size=None,
                                      block_size=32),
         model_config=SimpleNamespace(model='m', revision=None, dtype=torch.float32, quantization=None,
-                                     hf_config=model('m')),
+                                     max_model_len=4096, hf_config=model('m')),
         load_config=SimpleNamespace(load_format='auto'), speculative_config=None)
     for path, value in changes.items():
         *owners, name = path.split('__')
@@ -91,7 +91,8 @@ def test_equal_engines_share_whatever_their_model_is_called():
 def test_everything_that_makes_kv_incompatible_is_told_apart(monkeypatch):
     other_model = model('m', rope_theta=1e6)
     digests = [digest(), digest(weights='v'), digest(epoch=b'1'), digest(model__dtype=torch.bfloat16),
-               digest(model__quantization='awq'), digest(model__hf_config=other_model), digest(cache__block_size=64),
+               digest(model__quantization='awq'), digest(model__max_model_len=8192),
+               digest(model__hf_config=other_model), digest(cache__block_size=64),
                digest(cache__cache_dtype='bfloat16'), digest(cache__prefix_caching_hash_algo='sha256')]
     digests += [digest({**FACTS, **change}) for change in ({'isa': 'amx'}, {'layers': ['b', 'a']}, {'layout': 'BLHNC'},
                                                             {'page_bytes': 8192})]
@@ -107,7 +108,10 @@ def test_one_byte_of_the_weights_makes_another_digest(tmp_path):
     weights.write_bytes(bytes(1 << 20))
     before = identity.weights_digest(config(model__model=str(tmp_path)), Options())
     weights.write_bytes(bytes(500_000) + b'\1' + bytes((1 << 20) - 500_001))
-    assert identity.weights_digest(config(model__model=str(tmp_path)), Options()) != before
+    after = identity.weights_digest(config(model__model=str(tmp_path)), Options())
+    (tmp_path / 'modeling.py').write_text('scale = 2')
+    with_code = identity.weights_digest(config(model__model=str(tmp_path)), Options())
+    assert len({before, after, with_code}) == 3
     assert identity.weights_digest(config(), Options(weights_digest='v7')) == 'given:v7'
 
 

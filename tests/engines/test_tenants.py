@@ -1,4 +1,6 @@
 """Two tenants never share; an engine whose blocks run out is right, too."""
+import re
+
 import pytest
 from daemon import Daemon
 from engine import BLOCK, HITS, PREEMPTIONS, Engine, connector, same_tokens, usable
@@ -10,14 +12,22 @@ def daemon():
         yield running.start()
 
 
+def digest(engine):
+    """What the engine says its blocks are kept under."""
+    return re.search(r'digest (\w+)', engine.log())[1]
+
+
 def test_equal_prompts_of_two_tenants_do_not_meet(daemon, logs, tokens):
     prompt = tokens[:330]
-    with Engine(logs / 'red.log', connector(daemon.door('red'))) as red:
+    with Engine(logs / 'red.log', connector(daemon.door('red')), max_model_len=1024) as red:
         reference = red.one(prompt)
         red.forget()
         assert red.one(prompt)['cached'] == usable(prompt)
-    with Engine(logs / 'blue.log', connector(daemon.door('blue')), num_gpu_blocks_override=40) as blue:
+        red_digest = digest(red)
+    with Engine(logs / 'blue.log', connector(daemon.door('blue')), max_model_len=1024,
+                num_gpu_blocks_override=40) as blue:
         answer = blue.one(prompt)
+        assert digest(blue) == red_digest, 'nothing but the tenant is to keep them apart'
         assert blue.metric(HITS) == 0, "another tenant's blocks were found"
         assert same_tokens(answer, reference)
         blue.forget()

@@ -1,7 +1,7 @@
 """With the cache or without it, an engine says the same; what one engine stored another finds."""
 import pytest
 from daemon import Daemon
-from engine import HITS, Engine, connector, same_tokens, usable
+from engine import BLOCK, HITS, Engine, connector, same_tokens, usable
 
 
 @pytest.fixture(scope='module')
@@ -98,6 +98,14 @@ def test_requests_that_run_together_load_together(first, reference, prompts):
     assert first.metric(HITS) - before == sum(usable(prompt) for prompt in prompts.values())
     for name, answer in zip(prompts, answers):
         assert same_tokens(answer, reference[0][name]), name
+
+
+def test_the_counters_say_what_happened(first):
+    first.one([1, 2, 3])  # counts travel with a step
+    assert first.metric('vllm:kvartal_loaded_blocks') * BLOCK == first.metric(HITS) > 0
+    assert first.metric('vllm:kvartal_failed_blocks') == first.metric('vllm:kvartal_uncached') == 0
+    assert first.metric('vllm:kvartal_lookups') > first.metric('vllm:kvartal_lookups_unanswered') == 0
+    assert first.metric('vllm:kvartal_stored_blocks') > 0
 
 
 def test_aborted_requests_leave_nothing_behind(first, prompts, daemon, reference):

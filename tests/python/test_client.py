@@ -1,9 +1,11 @@
 """kvartal.Client against a real daemon."""
 import threading
+import time
 
 import numpy as np
 import pytest
 from conftest import BLOCK_BYTES, PATIENT_MS, chain, store
+from daemon import Daemon
 
 import kvartal
 from kvartal import Outcome, Status
@@ -79,6 +81,39 @@ def test_slots_that_were_not_committed_are_given_back_unseen(daemon, namespace):
     assert store(client, namespace, chain(2)) == 2
     with client.reserve(namespace, chain(3), deadline_ms=PATIENT_MS) as slots:
         assert slots.outcomes == [Outcome.EXISTS, Outcome.EXISTS, Outcome.GRANTED] and slots[0] is None
+
+
+def test_a_refusal_names_its_limit(namespace):
+    with Daemon(tenant_dram='2Mi') as daemon:
+        client = attach(daemon.start())
+        with client.reserve(namespace, chain(40), deadline_ms=PATIENT_MS) as slots:
+            assert {slots.outcomes[0], slots.outcomes[-1]} == {Outcome.GRANTED, Outcome.REFUSED}
+            assert client.status == Status.OK and client.refusal == 'tenant_limit'
+        assert client.refusal == ''
+
+
+def test_a_chain_comes_back_from_the_disk_as_far_as_there_is_room(namespace):
+    with Daemon(tenant_dram='2Mi', nvme='64Mi') as daemon:
+        client = attach(daemon.start())
+        keys, stored = chain(60), 0
+        until = time.monotonic() + PATIENT_MS / 1000
+        while stored < len(keys):  # room comes when a block has reached the disk
+            assert time.monotonic() < until
+            parent = keys[stored - 1] if stored else None
+            with client.reserve(namespace, keys[stored:stored + 8], parent, stored, deadline_ms=PATIENT_MS) as slots:
+                for i in range(len(slots)):
+                    if slots[i] is not None:
+                        slots[i][:] = stored + i
+                slots.commit(PATIENT_MS)
+            with client.lookup(namespace, keys, deadline_ms=PATIENT_MS) as lease:
+                stored = lease.matched
+        with client.lookup(namespace, keys, deadline_ms=PATIENT_MS) as lease:
+            assert lease.matched == 60 and 2 in lease.tiers
+            loaded = lease.load(deadline_ms=PATIENT_MS)
+            assert 0 < loaded < 60 and client.refusal
+            for i in range(loaded):
+                assert (lease.block(i) == i).all() and lease.valid(i)
+            assert lease.block(59) is None
 
 
 def test_tenants_and_namespaces_do_not_meet(daemon, namespace):

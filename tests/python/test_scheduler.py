@@ -160,8 +160,18 @@ def test_a_preempted_request_gives_its_stores_up_and_is_looked_up_again(side, cl
     assert side.take_plan().flush == [job.job]
     client.cached = 5
     assert side.match('a', 0, 1) == (5 * BLOCK, True) and len(client.lookups) == 2
-    assert side.finish('a') is False, 'its blocks were given up long ago'
-    side.take_report(done(job.job))
+    side.take_report(done(job.job, failed=[job.job]))
+    side.computed('a', 6 * BLOCK, lambda: list(range(100, 110)))
+    assert side.take_plan().stores[0].depth == 5, 'what was given up before counts no more'
+
+
+def test_a_preempted_request_that_ends_waits_for_nothing(side, client):
+    load(side, client, cached=0)
+    side.computed('a', 5 * BLOCK, lambda: list(range(100, 110)))
+    job = side.take_plan().stores[0].job
+    side.preempted(['a'])
+    assert side.finish('a') is False
+    side.take_report(done(job))
 
 
 def test_a_transfer_is_over_when_every_rank_says_so(client):

@@ -156,7 +156,8 @@ class Client:
 
     @property
     def refusal(self) -> str:
-        """The limit that the last call met, 'tenant_limit' for example; '' when there was none."""
+        """The limit that the last call met, 'tenant_limit' for example; '' when there was none. A reservation or load
+        of which only a part was refused is Status.OK and has one."""
         return self._refusal
 
     @property
@@ -232,6 +233,7 @@ class Client:
                 assert self._handle is not None
                 args.ns = number
                 self._note(lib.kv_reserve(self._handle.pointer, byref(args), slots, deadline_ms))
+                self._refusal = lib.kv_last_refusal(self._handle.pointer).decode()  # some may be refused of an OK call
             return Slots(self, namespace, slots, shard)
 
     def poll(self, wait_ms: int = 0) -> int:
@@ -361,6 +363,7 @@ class Lease:
                 raise RuntimeError('the client is closed')
             self._client._note(lib.kv_load(self._handle.pointer, self._pointer, first, count, byref(loaded),
                                            deadline_ms))
+            self._client._refusal = lib.kv_last_refusal(self._handle.pointer).decode()
         return loaded.value
 
     def block(self, i: int, shard: int = 0) -> Bytes | None:

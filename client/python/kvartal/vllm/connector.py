@@ -75,8 +75,9 @@ def _never_raises(otherwise: Callable[[], Any]) -> Callable[[Call], Call]:
             try:
                 return method(self, *args, **kwargs)
             except Exception:
-                log.exception('Kvartal: %s failed; this engine runs uncached from here on', method.__name__)
-                self._broken = self._tell_uncached = True
+                if not self._broken:
+                    log.exception('Kvartal: %s failed; this engine runs uncached from here on', method.__name__)
+                    self._broken = self._tell_uncached = True
                 return otherwise()
         return guarded  # type: ignore[return-value]
     return wrap

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SUPPORTED_VLLM = ('0.32',)
 WEIGHT_FILES = ('.safetensors', '.bin', '.pt', '.pth', '.gguf')
+CODE_FILES = '.py'  # of a model that brings its own
 _SHA256 = re.compile(r'[0-9a-f]{64}')
 _FORMAT = 1  # of what is digested here and of how a block's bytes are laid out
 # Of the model's configuration: says where it came from, nothing of what it computes.
@@ -79,8 +80,8 @@ def weights_digest(config: VllmConfig, options: Options) -> str:
     if config.load_config.load_format == 'dummy':
         raise Declined('load_format is "dummy": weights that are in no file have no digest (set weights_digest)')
     folder = _model_folder(config)
-    files = sorted(path for path in folder.iterdir() if path.suffix in WEIGHT_FILES)
-    if not files:
+    files = sorted(path for path in folder.iterdir() if path.suffix in (*WEIGHT_FILES, CODE_FILES))
+    if all(path.suffix == CODE_FILES for path in files):
         raise Declined(f'no weights in {folder} (set weights_digest)')
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         digests = list(pool.map(_file_digest, files))
@@ -138,6 +139,7 @@ def namespace_of(config: VllmConfig, facts: dict[str, Any], weights: str, epoch:
         'engine': f'vllm {vllm_version}',
         'weights': weights,
         'config': {key: value for key, value in model.hf_config.to_dict().items() if key not in _ORIGIN_KEYS},
+        'max_model_len': model.max_model_len,  # chooses between the frequencies of some rotary embeddings
         'dtype': str(model.dtype),
         'quantization': str(model.quantization),
         'cache_dtype': cache.cache_dtype,

@@ -192,9 +192,9 @@ class SchedulerSide:
         for job in report.failed:
             if job in self._loads:
                 self._loads[job].request.handled = 0
-            elif job in self._stores:
+            elif (stored := self._stores.get(job)) is not None and job in stored.stores:
                 # The rest of the chain would not be found without these blocks.
-                self._stores[job].may_store = False
+                stored.may_store = False
         for job, ranks in report.done.items():
             self._done[job] = self._done.get(job, 0) + ranks
             if self._done[job] < self._ranks:
