@@ -9,7 +9,8 @@ namespace {
 
 constexpr uint32_t kTenantsPerBootMax = 12;  // an engine keeps what it knew of each until it restarts
 constexpr int kSettleRoundsMax = 400;
-constexpr int kRestRounds = 12;
+// What a full queue refuses is tried again: that often, until every pin is on disk.
+constexpr int kRestRounds = 6 * kTimerBusyTicks;
 constexpr int64_t kRemovalMs = 3'000;  // at rest: from the end of a grace to the last zero
 constexpr size_t kSurvivorsChecked = 48;
 
