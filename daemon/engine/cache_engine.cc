@@ -28,14 +28,14 @@ class CacheEngine::Core {
   Core(const EngineOptions& options, const EngineDevices& devices, std::shared_ptr<const policy::PolicyTable> policy)
       : state(options, devices, std::move(policy)),
         residency(&state),
+        receipts(&state),
         shares(&state),
-        compaction(&state, &residency),
+        compaction(&state, &residency, &receipts),
         space(&state, &residency, &shares, &compaction),
         movement(&state, &residency, &space),
         load_path(&state, &residency, &space, &movement),
         store_path(&state, &residency, &space, &movement),
         pins(&state, &residency, &space, &movement),
-        receipts(&state),
         erasure(&state, &residency, &receipts),
         expiry(&state, &residency, &space, &movement, &pins, &erasure),
         removal(&state, &residency, &space, &pins, &erasure, &receipts),
@@ -54,6 +54,7 @@ class CacheEngine::Core {
 
   EngineState state;
   Residency residency;
+  Receipts receipts;
   Shares shares;
   Compaction compaction;
   Space space;
@@ -61,7 +62,6 @@ class CacheEngine::Core {
   LoadPath load_path;
   StorePath store_path;
   Pins pins;
-  Receipts receipts;
   Erasure erasure;
   Expiry expiry;
   Removal removal;

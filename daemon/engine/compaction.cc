@@ -138,7 +138,7 @@ void Compaction::ZeroSynced() {
 void Compaction::OnZeroed(const Vacancy& vacancy, const absl::Status& status) {
   tier::NvmeTier& nvme = *state_.devices.nvme;
   TenantState& tenant = state_.tenant(vacancy.tenant);
-  if (!status.ok()) ++tenant.unzeroed_blocks;
+  if (!status.ok()) receipts_.NoteUnzeroed(tenant.owner, tenant.stats.name);
   --tenant.erases_under_way;
   if (nvme.IsLeaving(vacancy.slot)) progress_tick_ = state_.NowTick();
   nvme.Give(tenant.domain(), vacancy.slot);

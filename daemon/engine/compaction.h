@@ -12,13 +12,15 @@
 #include <vector>
 
 #include "daemon/engine/engine_state.h"
+#include "daemon/engine/receipts.h"
 #include "daemon/engine/residency.h"
 
 namespace kvartal::engine {
 
 class Compaction {
  public:
-  Compaction(EngineState* state, Residency* residency) : state_(*state), residency_(*residency) {}
+  Compaction(EngineState* state, Residency* residency, Receipts* receipts)
+      : state_(*state), residency_(*residency), receipts_(*receipts) {}
 
   enum class Started : uint8_t {
     kUnderWay,       // for slots of that size or others: whoever wants room waits for its end
@@ -57,6 +59,7 @@ class Compaction {
 
   EngineState& state_;
   Residency& residency_;
+  Receipts& receipts_;
   std::vector<EntryId> left_;    // of the segment: to be moved; some may be gone by now
   std::deque<Vacancy> vacated_;  // their records may come back with a power loss
   std::deque<Vacancy> synced_;   // to be zeroed

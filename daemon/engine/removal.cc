@@ -25,7 +25,7 @@ void Removal::Start(TenantState& tenant, absl::AnyInvocable<void(absl::StatusOr<
 }
 
 void Removal::PutTombstone(TenantState& tenant) {
-  tenant.erases_under_way = 1;
+  ++tenant.erases_under_way;
   // A wall clock that is set back must not date before it what is stored from now on.
   state_.devices.catalog->KeepTime(std::max(tenant.removal.before_wall_ms, state_.WallMsOfTick(state_.NowTick())));
   state_.devices.catalog->PutTombstone(tenant.owner, tenant.removal.before_wall_ms,
