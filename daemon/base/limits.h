@@ -37,11 +37,11 @@ inline constexpr uint64_t kIoQuantumBytes = 1 * kMiB;    // a turn at the device
 inline constexpr uint64_t kBackgroundFloorPercent = 10;  // of a device's bytes, for demotion and scrub while they wait
 inline constexpr size_t kDiskTransfersPerPlace = 2;      // handed to a device: the next is there when one ends
 inline constexpr int64_t kIoDeadlineMs = 2000;           // with the device; healthy ones need a hundredth under load
-inline constexpr size_t kTransfersPerRing = 16;          // a disk that needs more is faster than one thread can hash
-inline constexpr unsigned kRingPartsMax = 128;           // of transfers, in a ring at once: 128 MiB
-inline constexpr unsigned kRingEntries = 512;            // a part, its cancellation, and what wakes the thread
-inline constexpr size_t kCatalogQueueMax = 4096;         // metadata batches not yet in RocksDB
-inline constexpr int kCatalogSyncSeconds = 5;            // power loss forgets at most this much
+inline constexpr size_t kTransfersPerRing = 4;    // a thread submits and hashes about 5 GB/s: a fast disk needs several
+inline constexpr unsigned kRingPartsMax = 128;    // of transfers, in a ring at once: 128 MiB
+inline constexpr unsigned kRingEntries = 512;     // a part, its cancellation, and what wakes the thread
+inline constexpr size_t kCatalogQueueMax = 4096;  // metadata batches not yet in RocksDB
+inline constexpr int kCatalogSyncSeconds = 5;     // power loss forgets at most this much
 inline constexpr uint64_t kNvmeDataStartBytes =
     1 * kMiB;  // superblock copies lie below; segments stay aligned as partitions do
 inline constexpr uint64_t kNvmeForeignProbeBytes =
