@@ -39,7 +39,8 @@ inline constexpr size_t kDiskTransfersPerPlace = 2;       // handed to a device:
 inline constexpr uint64_t kDiskUnderWayBytes = 8 * kMiB;  // and more small ones while they are less together: a
                                                           // newcomer's turn is a few milliseconds away
 inline constexpr int64_t kIoDeadlineMs = 2000;            // with the device; healthy ones need a hundredth under load
-inline constexpr size_t kTransfersPerRing = 16;           // a disk that needs more is faster than one thread can hash
+inline constexpr size_t kTransfersPerRing = 4;            // a thread submits and hashes about 5 GB/s: a fast disk needs
+                                                          // several
 inline constexpr unsigned kRingPartsMax = 128;            // of transfers, in a ring at once: 128 MiB
 inline constexpr unsigned kRingEntries = 512;             // a part, its cancellation, and what wakes the thread
 inline constexpr uint32_t kSegmentStuckTicks = 100;       // without a block leaving a segment: given up for as long

@@ -54,7 +54,7 @@ std::string WhyNoRing(int error, std::string_view disabled) {
       return "io_uring is denied to this process: let the container's seccomp profile pass io_uring_setup, "
              "io_uring_enter and io_uring_register";
     case ENOMEM:
-      return "no memory for a ring, which older kernels count as locked: raise the memlock limit (ulimit -l, "
+      return "no memory for a ring, which kernels count as locked: raise the memlock limit (ulimit -l, "
              "LimitMEMLOCK)";
     default:
       return absl::StrCat("io_uring does not work here: ", std::strerror(error));

@@ -32,7 +32,8 @@ std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const 
   nvme.note = parts.nvme->note;
   if (nvme.configured && stats.nvme_present && !stats.nvme_healthy) {
     nvme.note =
-        "the device reports errors: reads miss, writes are refused; look at the log and at the disk, then restart";
+        "the device reports errors or hangs: reads miss, writes are refused; look at the log and at the disk, then "
+        "restart";
   } else if (parts.nvme->file != nullptr && !parts.nvme->file->direct_io()) {
     nvme.note = "the file system takes no O_DIRECT: the page cache holds every block a second time";
   } else if (nvme.note.empty()) {

@@ -59,7 +59,7 @@ TEST(PoorProcess, TheContractHoldsWhereIoUringIsDenied) {
 }
 
 TEST(PoorProcess, TheContractHoldsWithSixtyFourKiBOfLockedMemory) {
-  ExpectContractHolds("*/Auto:*/Fair:*/Uring", [] { testing::LimitLockedMemory(64 * kKiB); });
+  ExpectContractHolds("*/Auto:*/Fair", [] { testing::LimitLockedMemory(64 * kKiB); });
 }
 
 TEST(PoorProcess, ADeniedRingIsNamedWithWhatWouldHelpAndThePoolServes) {

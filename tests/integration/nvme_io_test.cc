@@ -31,7 +31,8 @@ class NvmeIoTest : public NvmeTest {
     ExpectBooksAgree();
   }
   std::string NvmeNote() {
-    for (const admin::v1::Tier& tier : Status().tiers()) {
+    const admin::v1::StatusReply status = Status();
+    for (const admin::v1::Tier& tier : status.tiers()) {
       if (tier.name() == "nvme") return tier.note();
     }
     return "no such tier";
@@ -63,11 +64,12 @@ TEST_F(NvmeIoTest, WhereItIsDeniedThreadsServeAndEverybodyIsTold) {
   ASSERT_NO_FATAL_FAILURE(ExpectServes());
 }
 
-TEST_F(NvmeIoTest, LittleLockedMemoryIsEnough) {
+TEST_F(NvmeIoTest, WithLittleLockedMemoryItServesEitherWay) {
   daemon_.options().in_child = [] { LimitLockedMemory(64 * kKiB); };
   ASSERT_NO_FATAL_FAILURE(Start());
-  // An old kernel that counts rings as locked memory takes the threads, and says so.
-  EXPECT_EQ(Status().io_engine() == "threads" && Status().direct_io(), !NvmeNote().empty()) << NvmeNote();
+  if (!Status().direct_io()) GTEST_SKIP() << "no O_DIRECT here";
+  // A kernel that counts rings as locked memory leaves the threads, and that is told.
+  EXPECT_EQ(Status().io_engine() == "threads", !NvmeNote().empty()) << NvmeNote();
   ASSERT_NO_FATAL_FAILURE(ExpectServes());
 }
 

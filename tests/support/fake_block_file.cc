@@ -71,6 +71,7 @@ struct FakeBlockFile::State : public std::enable_shared_from_this<FakeBlockFile:
   std::deque<BlockIo> ios;
   std::vector<BlockIo> lost;
   size_t queue_max = kDiskQueueMax;
+  size_t overdue = 0;
   bool held = false;
   bool fail_now = false;
   bool reorder = false;
@@ -198,7 +199,9 @@ absl::Status FakeBlockFile::Sync() { return state_->CheckNow(0, 0); }
 
 size_t FakeBlockFile::Pending() const { return state_->ios.size() + state_->lost.size(); }
 
-size_t FakeBlockFile::Overdue() const { return state_->lost.size(); }
+size_t FakeBlockFile::Overdue() const { return state_->overdue; }
+
+void FakeBlockFile::SetOverdue(size_t count) { state_->overdue = count; }
 
 void FakeBlockFile::FaultNext(DiskFault fault, int count) {
   state_->next_fault = fault;

@@ -56,7 +56,6 @@ class FakeBlockFile : public device::BlockFile {
   absl::Status WriteNow(uint64_t offset, const void* data, size_t bytes) override;
   absl::Status Sync() override;
   size_t Pending() const override;
-  // The transfers that never complete.
   size_t Overdue() const override;
 
   // The next `count` transfers have this fault.
@@ -70,6 +69,8 @@ class FakeBlockFile : public device::BlockFile {
   void Release();
   // From now on Submit refuses when `count` are under way; 0: kDiskQueueMax.
   void SetQueueMax(size_t count);
+  // There is no clock here: the test says when what never completes has taken too long.
+  void SetOverdue(size_t count);
   // Ends the transfers that never completed, with Unavailable.
   void FailLost();
   // What is under way is forgotten: nothing more reaches the disk and no `done` runs.

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -234,6 +235,20 @@ absl::Status PinProcess(pid_t pid, const std::vector<int>& cpus) {
   }
   ::closedir(folder);
   return absl::OkStatus();
+}
+
+absl::StatusOr<double> CpuSecondsOf(pid_t pid) {
+  const std::string path = absl::StrCat("/proc/", pid, "/stat");
+  std::ifstream file(path);
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  // The name in parentheses may hold anything; the fields after it are numbers, user and system time the 14th and 15th.
+  constexpr int kFieldsBefore = 11;
+  std::istringstream fields(text.substr(text.rfind(')') + 1));
+  std::string ignored;
+  for (int i = 0; i < kFieldsBefore; ++i) fields >> ignored;
+  uint64_t user = 0, system = 0;
+  if (!(fields >> user >> system)) return absl::InternalError(absl::StrCat("cannot read ", path));
+  return static_cast<double>(user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
 }  // namespace kvartal::bench

@@ -74,5 +74,7 @@ class BenchDaemon {
 // Every process and thread of `pid` on one CPU (or, empty, on all): placement is part of what is measured.
 absl::Status PinProcess(pid_t pid, const std::vector<int>& cpus);
 std::vector<int> UsableCpus();
+// What `pid` has used so far, user and system, all its threads.
+absl::StatusOr<double> CpuSecondsOf(pid_t pid);
 
 }  // namespace kvartal::bench

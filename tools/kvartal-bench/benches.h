@@ -80,11 +80,11 @@ absl::StatusOr<Report> RunDram(const Common& common, const DramOptions& options)
 
 // Write-through and loads of the NVMe tier, against fio on files of the same size.
 struct NvmeOptions {
-  std::vector<uint64_t> block_kib = {448, 2560};
+  std::vector<uint64_t> block_kib = {448, 1024, 2560};
   uint64_t round_mib = 512;  // stored or loaded a round
   int rounds = 5;
   int io_threads = 8;
-  std::string io = "uring";  // uring | pool: how the daemon does its I/O
+  std::string io = "auto";  // auto | uring | pool: how the daemon does its I/O
 };
 absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options);
 

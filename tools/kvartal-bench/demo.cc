@@ -65,6 +65,7 @@ absl::StatusOr<DaemonSetup> SetupOf(const config::NodeConfig& shipped, const Dem
   if (!shipped.nvme.empty()) {
     setup.nvme_bytes = shipped.nvme.front().size_bytes;
     setup.nvme_threads = shipped.nvme.front().io_threads;
+    setup.nvme_io = shipped.nvme.front().io;
   }
   setup.eviction = shipped.eviction;
   setup.lease_ms = shipped.lease_ms;

@@ -177,7 +177,7 @@ class CommandLine {
         ->check(CLI::Range(1, 64))
         ->capture_default_str();
     nvme->add_option("--io", nvme_.io, "of the daemon; fio uses io_uring where this process may")
-        ->check(CLI::IsMember({"uring", "pool"}))
+        ->check(CLI::IsMember({"auto", "uring", "pool"}))
         ->capture_default_str();
   }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,12 +18,14 @@
 #include "tools/kvartal-bench/block_bytes.h"
 #include "tools/kvartal-bench/fio_run.h"
 #include "tools/kvartal-bench/stats.h"
+#include "tools/kvartal-bench/stream_ceiling.h"
 
 namespace kvartal::bench {
 namespace {
 
 constexpr const char* kDigestName = "nvme";
-constexpr uint32_t kStoreBatch = 32;  // blocks a Reserve: the disk starts while the next are being filled
+constexpr uint32_t kStoreBatch = 32;   // blocks a Reserve: the disk starts while the next are being filled
+constexpr uint64_t kBacklogMax = 512;  // blocks not durable yet: of more than a thousand the daemon skips some
 constexpr int kWarmUpRounds = 3;
 constexpr uint32_t kPollMs = 2;
 constexpr int64_t kDurableTimeoutMs = 60'000;
@@ -47,6 +50,7 @@ class NvmeRun {
     KV_RETURN_IF_ERROR(Prewrite(SiblingFile(), file_bytes_));
     KV_RETURN_IF_ERROR(daemon_->Launch());
     KV_RETURN_IF_ERROR(Attach());
+    KV_ASSIGN_OR_RETURN(stream_, StreamCeiling::Create(options_.round_mib * kMiB));
     // The whole tier once: all memory is granted and present before anything is timed.
     for (int i = 0; i < kWarmUpRounds; ++i) KV_RETURN_IF_ERROR(StoreRound().status());
     return absl::OkStatus();
@@ -84,15 +88,9 @@ class NvmeRun {
       }));
       if (part.refused != 0) return absl::ResourceExhaustedError(absl::StrCat("store refused: ", part.refusal));
       stored += part.stored;
+      KV_RETURN_IF_ERROR(AwaitDurable(durable_before + stored, kBacklogMax, start_ns));
     }
-    uint64_t durable = 0;
-    do {
-      KV_ASSIGN_OR_RETURN(durable, client_->Poll(kPollMs));
-      if (clock.MonotonicNs() - start_ns > kDurableTimeoutMs * 1'000'000) {
-        return absl::DeadlineExceededError(
-            absl::StrCat(durable - durable_before, " of ", stored, " blocks became durable"));
-      }
-    } while (durable - durable_before < stored);
+    KV_RETURN_IF_ERROR(AwaitDurable(durable_before + stored, 0, start_ns));
     return Rate(stored, clock.MonotonicNs() - start_ns);
   }
 
@@ -117,9 +115,12 @@ class NvmeRun {
     return Rate(found.matched, clock.MonotonicNs() - start_ns);
   }
 
-  absl::StatusOr<double> FioWrite() { return Fio(SiblingFile(), true, fio_writes_++); }
+  absl::StatusOr<double> FioWrite() { return RunFio(Job(SiblingFile(), true, fio_writes_++)); }
+  absl::StatusOr<double> StreamWrite() { return stream_->Write(Job(SiblingFile(), true, fio_writes_)); }
   // The daemon's own file, what it wrote in every other round: as old as what it reads itself, and never the same.
-  absl::StatusOr<double> FioRead() { return Fio(daemon_->nvme_file(), false, fio_reads_++ * 2 + 1); }
+  absl::StatusOr<double> FioRead() { return RunFio(Job(daemon_->nvme_file(), false, fio_reads_++ * 2 + 1)); }
+  pid_t daemon_pid() const { return daemon_->pid(); }
+  double RoundGib() const { return static_cast<double>(blocks_a_round_ * block_bytes_) / kGiB; }
 
   uint64_t from_memory() const { return from_memory_; }
   uint64_t wrong() const { return wrong_; }
@@ -154,7 +155,19 @@ class NvmeRun {
     wrong_ += data == nullptr || WrongBytes(key, {static_cast<const std::byte*>(data), 4096}) != 0;
   }
 
-  absl::StatusOr<double> Fio(const std::string& path, bool write, uint64_t place) {
+  // Until all but `backlog` of `wanted` blocks are durable.
+  absl::Status AwaitDurable(uint64_t wanted, uint64_t backlog, int64_t start_ns) {
+    const SystemClock clock;
+    for (uint32_t wait_ms = 0;; wait_ms = kPollMs) {
+      KV_ASSIGN_OR_RETURN(const uint64_t durable, client_->Poll(wait_ms));
+      if (durable + backlog >= wanted) return absl::OkStatus();
+      if (clock.MonotonicNs() - start_ns > kDurableTimeoutMs * 1'000'000) {
+        return absl::DeadlineExceededError(absl::StrCat(wanted - durable, " blocks did not become durable"));
+      }
+    }
+  }
+
+  FioJob Job(const std::string& path, bool write, uint64_t place) const {
     FioJob job;
     job.path = path;
     job.write = write;
@@ -165,7 +178,7 @@ class NvmeRun {
     const uint64_t places = std::max<uint64_t>(1, file_bytes_ / job.total_bytes);
     job.offset_bytes = RoundUp(place % places * job.total_bytes, kSlotAlignBytes);
     if (job.offset_bytes + job.total_bytes > file_bytes_) job.offset_bytes = 0;
-    return RunFio(job);
+    return job;
   }
 
   double Rate(uint64_t blocks, int64_t ns) const {
@@ -180,11 +193,60 @@ class NvmeRun {
   const uint64_t file_bytes_;
   std::unique_ptr<BenchDaemon> daemon_;
   std::unique_ptr<BenchClient> client_;
+  std::optional<StreamCeiling> stream_;
   uint64_t stored_rounds_ = 0, loaded_rounds_ = 0, fio_writes_ = 0, fio_reads_ = 0;
   bool direct_io_ = false, huge_pages_ = false;
   std::string io_engine_;
   uint64_t from_memory_ = 0, wrong_ = 0;
 };
+
+// What the rounds of one block size came to.
+struct Figures {
+  RatioRounds write, read;
+  std::vector<double> stream;  // a ring: beside each round of `write`
+  double write_cpu_s_per_gib = 0, read_cpu_s_per_gib = 0;
+};
+
+absl::StatusOr<Figures> Measure(NvmeRun* run, int rounds, bool stream) {
+  Figures figures;
+  const double gib = rounds * run->RoundGib();
+  KV_RETURN_IF_ERROR(run->Start());
+  KV_ASSIGN_OR_RETURN(const double before_writes, CpuSecondsOf(run->daemon_pid()));
+  const auto ceilings = [&]() -> absl::StatusOr<double> {
+    if (stream) {
+      KV_ASSIGN_OR_RETURN(const double rate, run->StreamWrite());
+      figures.stream.push_back(rate);
+    }
+    return run->FioWrite();
+  };
+  KV_ASSIGN_OR_RETURN(figures.write, Interleave(rounds, [&] { return run->StoreRound(); }, ceilings));
+  KV_ASSIGN_OR_RETURN(const double after_writes, CpuSecondsOf(run->daemon_pid()));
+  KV_RETURN_IF_ERROR(run->RestartForReads());
+  KV_ASSIGN_OR_RETURN(const double before_reads, CpuSecondsOf(run->daemon_pid()));
+  KV_ASSIGN_OR_RETURN(figures.read,
+                      Interleave(rounds, [&] { return run->LoadRound(); }, [&] { return run->FioRead(); }));
+  KV_ASSIGN_OR_RETURN(const double after_reads, CpuSecondsOf(run->daemon_pid()));
+  figures.write_cpu_s_per_gib = (after_writes - before_writes) / gib;
+  figures.read_cpu_s_per_gib = (after_reads - before_reads) / gib;
+  return figures;
+}
+
+void Add(const Figures& figures, const std::string& suffix, Report* report) {
+  const RatioRounds& write = figures.write;
+  const RatioRounds& read = figures.read;
+  report->Add("write_ratio" + suffix, write.MedianRatio());
+  report->Add("read_ratio" + suffix, read.MedianRatio());
+  report->Add("write_gb_per_s" + suffix, Median(write.measured) / 1e9);
+  report->Add("fio_write_gb_per_s" + suffix, Median(write.ceiling) / 1e9);
+  if (!figures.stream.empty()) {
+    report->Add("stream_write_ratio" + suffix, RatioRounds{write.measured, figures.stream}.MedianRatio());
+    report->Add("stream_write_gb_per_s" + suffix, Median(figures.stream) / 1e9);
+  }
+  report->Add("read_gb_per_s" + suffix, Median(read.measured) / 1e9);
+  report->Add("fio_read_gb_per_s" + suffix, Median(read.ceiling) / 1e9);
+  report->Add("write_cpu_s_per_gib" + suffix, figures.write_cpu_s_per_gib);
+  report->Add("read_cpu_s_per_gib" + suffix, figures.read_cpu_s_per_gib);
+}
 
 }  // namespace
 
@@ -194,25 +256,16 @@ absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options)
   double write_ratio = 0, read_ratio = 0;
   uint64_t wrong = 0, from_memory = 0;
   bool direct_io = true, huge_pages = false;
-  const std::string fio_engine = device::ProbeUring(-1).ok() ? "io_uring" : "libaio";
+  const bool ring = device::ProbeUring(-1).ok();
+  const std::string fio_engine = ring ? "io_uring" : "libaio";
   std::string io_engine;
   for (size_t i = 0; i < options.block_kib.size(); ++i) {
     NvmeRun run(common, options, fio_engine, options.block_kib[i]);
-    KV_RETURN_IF_ERROR(run.Start());
-    KV_ASSIGN_OR_RETURN(const RatioRounds write,
-                        Interleave(options.rounds, [&] { return run.StoreRound(); }, [&] { return run.FioWrite(); }));
-    KV_RETURN_IF_ERROR(run.RestartForReads());
-    KV_ASSIGN_OR_RETURN(const RatioRounds read,
-                        Interleave(options.rounds, [&] { return run.LoadRound(); }, [&] { return run.FioRead(); }));
-    const std::string suffix = absl::StrCat("_", options.block_kib[i]);
-    report.Add("write_ratio" + suffix, write.MedianRatio());
-    report.Add("read_ratio" + suffix, read.MedianRatio());
-    report.Add("write_gb_per_s" + suffix, Median(write.measured) / 1e9);
-    report.Add("fio_write_gb_per_s" + suffix, Median(write.ceiling) / 1e9);
-    report.Add("read_gb_per_s" + suffix, Median(read.measured) / 1e9);
-    report.Add("fio_read_gb_per_s" + suffix, Median(read.ceiling) / 1e9);
-    write_ratio = i == 0 ? write.MedianRatio() : std::min(write_ratio, write.MedianRatio());
-    read_ratio = i == 0 ? read.MedianRatio() : std::min(read_ratio, read.MedianRatio());
+    KV_ASSIGN_OR_RETURN(const Figures figures, Measure(&run, options.rounds, ring));
+    Add(figures, absl::StrCat("_", options.block_kib[i]), &report);
+    const double written = figures.write.MedianRatio(), read = figures.read.MedianRatio();
+    write_ratio = i == 0 ? written : std::min(write_ratio, written);
+    read_ratio = i == 0 ? read : std::min(read_ratio, read);
     wrong += run.wrong();
     direct_io = direct_io && run.direct_io();
     io_engine = run.io_engine();
@@ -230,8 +283,9 @@ absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options)
   report.Add("wrong", wrong);
   report.Note(
       "ratios: the smallest over the block sizes. fio reads the daemon's own file and writes a prewritten file of the "
-      "same size "
-      "beside it; I/O size is block + 4 KiB header, depth is the daemon's I/O threads");
+      "same size beside it; I/O size is block + 4 KiB header, depth is the daemon's I/O threads. stream: the same "
+      "writes by one ring from memory as large as what it writes, where fio has a few buffers that stay in the "
+      "processor's cache. cpu: the daemon's, user and system");
   return report;
 }
 

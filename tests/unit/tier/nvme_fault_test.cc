@@ -150,9 +150,11 @@ TEST_F(NvmeFaultTest, ATransferThatNeverCompletesHoldsOnlyItsSlot) {
   executor_.RunAll();
   EXPECT_TRUE(absl::IsUnknown(result));
   EXPECT_TRUE(Read(other, 2).ok());
+  file_->SetOverdue(1);
   EXPECT_FALSE(tier_->stats().healthy) << "a disk that hangs takes no new blocks";
   EXPECT_EQ(tier_->GrowthBytes(kPayload, UINT64_MAX), 0u);
   file_->FailLost();
+  file_->SetOverdue(0);
   EXPECT_TRUE(absl::IsUnavailable(result)) << result;
   EXPECT_TRUE(tier_->stats().healthy);
   EXPECT_NE(tier_->GrowthBytes(kPayload, UINT64_MAX), 0u);

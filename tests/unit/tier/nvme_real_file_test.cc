@@ -36,7 +36,8 @@ class NvmeRealFileTest : public ::testing::Test {
   void Open() {
     tier_.reset();
     file_.reset();
-    auto file = device::OpenBlockFile({.path = folder_ + "/nvme", .size_bytes = 64 * kMiB, .depth = 4}, &executor_);
+    auto file = device::OpenBlockFile(
+        {.path = folder_ + "/nvme", .size_bytes = 64 * kMiB, .depth = 4, .engine = std::nullopt}, &executor_);
     ASSERT_TRUE(file.ok()) << file.status();
     file_ = std::move(file->file);
     auto tier = NvmeTier::Open(file_.get(), &clock_);
