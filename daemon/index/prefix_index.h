@@ -46,7 +46,7 @@ struct Entry {
   bool durable : 1 = false;              // its NVMe copy is written and its metadata is in the catalog
   bool times_unrecorded : 1 = false;     // a pin that its record on disk does not tell of
   uint8_t recorded_period : 2 = 0;       // of the last access on disk; see engine/expiry.cc
-  uint8_t phase : 2 = 0;                 // of its conversation: a policy::SessionPhase
+  uint8_t phase : 1 = 0;                 // of its conversation: a policy::SessionPhase
 
   bool in_use() const { return lease_count > 0 || hold_count > 0; }
   TierCopy& copy(TierKind tier) { return copies[TierIndex(tier)]; }
