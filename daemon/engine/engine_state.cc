@@ -272,7 +272,11 @@ void EngineState::NoteRefusal(TenantState& tenant, TierKind tier, policy::Refusa
 }
 
 void EngineState::NoteDrop(TenantState& tenant, TierKind tier, policy::DropCause cause, uint64_t bytes) {
-  policy::Tally& tally = tenant.stats.tiers[TierIndex(tier)].drop(cause.reason);
+  TenantTierStats& stats = tenant.stats.tiers[TierIndex(tier)];
+  const policy::Account& account = ledger.account(tenant.id, tier);
+  const bool within = account.charged_bytes <= account.guarantee_bytes;
+  if (cause.reason == policy::DropReason::kTakenByOther && within) ++stats.taken_within_guarantee;
+  policy::Tally& tally = stats.drop(cause.reason);
   ++tally.count;
   tally.bytes += bytes;
   tally.last_wall_ms = devices.clock->WallMs();

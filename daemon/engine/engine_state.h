@@ -37,6 +37,9 @@ namespace kvartal::engine {
 // requests.
 inline constexpr uint64_t kFirstRequest = uint64_t{1} << 32;
 
+// Who takes space from others does so until a whole tick has passed without.
+inline constexpr uint32_t kTakingTicks = 2;
+
 // Work that could not go on for want of space, kept until something changes.
 class Waiter {
  public:
@@ -173,8 +176,8 @@ class EngineState {
   void NoteMisses(TenantState& tenant, NamespaceId ns, std::span<const BlockKey> keys, std::span<const EntryId> found);
   void RememberLost(TenantState& tenant, TierKind tier, const index::Entry& entry);
   // Somebody takes space from others now: what becomes free is his first.
-  void NoteTaking(TierKind tier) { taking_tick[TierIndex(tier)] = NowTick(); }
-  bool SomebodyTakes(TierKind tier) const { return taking_tick[TierIndex(tier)] + 1 >= NowTick(); }
+  void NoteTaking(TierKind tier) { taking_ticks[TierIndex(tier)] = kTakingTicks; }
+  bool SomebodyTakes(TierKind tier) const { return taking_ticks[TierIndex(tier)] > 0; }
 
   // --- waiting
   // Lets waiting work of `tenant` go on, first come first served. Safe to call from anywhere; nested calls are folded.
@@ -206,7 +209,8 @@ class EngineState {
   absl::flat_hash_map<SlotId, uint64_t> recording;
 
   std::array<uint32_t, kTierCount> short_tenants{};  // at the last water-filling: demanded more than they had
-  std::array<uint32_t, kTierCount> taking_tick{};
+  // How many ticks of the engine it still counts as taken: who waits is tried again at each, however late it comes.
+  std::array<uint32_t, kTierCount> taking_ticks{};
 
   EngineObserver* observer = nullptr;
   uint64_t last_request = kFirstRequest;

@@ -63,7 +63,7 @@ bool Pins::Adopt(EntryId id, uint32_t until_wall_s) {
   if (left_ms <= 0) return false;
   const Entry& entry = state_.index.at(id);
   TenantState& tenant = state_.TenantOf(entry);
-  if (tenant.pinned_bytes + state_.SlotBytesOf(entry) > GuaranteeBytes(tenant)) return false;
+  if (tenant.dropping || tenant.pinned_bytes + state_.SlotBytesOf(entry) > GuaranteeBytes(tenant)) return false;
   // A wall clock that was wrong may not make it longer than any pin may be.
   Set(id, state_.NowTick() + static_cast<uint32_t>(std::min(left_ms, kPinMsMax) / kTickMs));
   state_.index.at(id).times_unrecorded = left_ms > kPinMsMax;

@@ -21,13 +21,15 @@ void Removal::Start(TenantState& tenant, absl::AnyInvocable<void(absl::StatusOr<
   pins_.EndAll(tenant);
   if (state_.devices.catalog == nullptr) return Continue(tenant);
   tenant.erases_under_way = 1;  // the tombstone
-  // On the clock that blocks are dated by, and after the newest of them.
-  state_.devices.catalog->PutTombstone(tenant.owner, state_.WallMsOfTick(state_.NowTick() + 1),
-                                       [this, owner = &tenant](absl::Status status) {
-                                         Note(*owner, "the tombstone was not persisted", status);
-                                         --owner->erases_under_way;
-                                         Continue(*owner);
-                                       });
+  // On the clock that blocks are dated by, and after the newest of them. A wall clock that is set back must not date
+  // before it what is stored from now on.
+  const int64_t before_ms = state_.WallMsOfTick(state_.NowTick() + 1);
+  state_.devices.catalog->KeepTime(before_ms);
+  state_.devices.catalog->PutTombstone(tenant.owner, before_ms, [this, owner = &tenant](absl::Status status) {
+    Note(*owner, "the tombstone was not persisted", status);
+    --owner->erases_under_way;
+    Continue(*owner);
+  });
 }
 
 void Removal::Tick() {

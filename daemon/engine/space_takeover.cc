@@ -112,6 +112,7 @@ bool Space::WaitsForGuarantee(const TenantState& tenant, uint32_t slot_bytes) co
 }
 
 void Space::Tick() {
+  for (uint32_t& ticks : state_.taking_ticks) ticks -= std::min(ticks, 1u);
   if (state_.SomebodyTakes(TierKind::kDram)) return;
   for (auto& tenant : state_.tenants) {
     if (tenant->memory_open) state_.devices.dram->StopLeaving(tenant->domain());
