@@ -73,6 +73,11 @@ bool Model::TooOld(const Life& life, int64_t commit_ms, int64_t now_ms) const {
   return max_age_ms > 0 && now_ms - commit_ms >= max_age_ms + SlackMs();
 }
 
+bool Model::MayHaveAged(const Version& version, int64_t now_ms) const {
+  const auto shortest_ms = static_cast<int64_t>(lives_[version.block.life].shortest_age_ms);
+  return shortest_ms > 0 && now_ms - version.commit_ms + 3 * kTickMs >= shortest_ms;
+}
+
 bool Model::Pinned(const Life::Block& block, int64_t now_ms) const {
   return block.ever_pinned_until_ms > 0 && now_ms < block.ever_pinned_until_ms + kPinEndMs;
 }
@@ -268,6 +273,7 @@ void Model::AddHold(const BlockRef& ref, bool in_place, uint64_t offset) {
   ++held_blocks_;
   if (in_place) {
     ++block.leases;
+    ++lives_[ref.life].leases;
     ++lives_[ref.life].slots[offset].users;
   } else {
     ++block.holds;
@@ -280,6 +286,7 @@ void Model::EndHold(const BlockRef& ref, bool in_place, uint64_t offset, int64_t
   block.access_ms = now_ms;
   if (in_place) {
     --block.leases;
+    --lives_[ref.life].leases;
     --lives_[ref.life].slots[offset].users;
   } else {
     --block.holds;
@@ -332,17 +339,32 @@ void Model::EndDrop(uint32_t index, uint32_t nonces_below, bool reported, int64_
 
 // --- what survives
 
-std::vector<BlockRef> Model::DurablePins(int64_t now_ms) {
-  std::vector<BlockRef> pins;
+bool Model::HasPins(int64_t now_ms) {
+  for (Life& life : lives_) {
+    for (const BlockRef& pin : life.pins) {
+      if (at(pin).pinned_until_ms > now_ms) return true;
+    }
+  }
+  return false;
+}
+
+std::vector<Model::DurablePin> Model::DurablePins() {
+  std::vector<DurablePin> pins;
   if (plan_.disk_lies() || plan_.planted != Planted::kNothing) return pins;
   for (const auto& [slot, nonce] : durable_) {
     const BlockRef ref = versions_[nonce].block;
     const Life& life = lives_[ref.life];
     const bool may_end = life.quota_lowered || life.was_removed || life.dropping || !life.in_policy ||
-                         life.shortest_age_ms > 0 || life.rules.max_entries != policy::kNoLimit;
-    if (!may_end && at(ref).nonce == nonce && at(ref).maybe && at(ref).pinned_until_ms > now_ms) pins.push_back(ref);
+                         life.rules.max_entries != policy::kNoLimit;
+    if (may_end || life.spaces.empty()) continue;
+    const Life::Block& block = at(ref);
+    if (block.nonce == nonce && block.maybe) pins.push_back({ref, nonce, block.pinned_until_ms});
   }
   return pins;
+}
+
+bool Model::MustBeKept(const DurablePin& pin, int64_t now_ms) const {
+  return pin.until_ms > now_ms + 3 * kTickMs && !MayHaveAged(versions_[pin.nonce], now_ms);
 }
 
 void Model::Durable(ReservationId reservation, SlotId slot) {
@@ -381,8 +403,10 @@ void Model::Crash(bool power_cut, bool loses_catalog) {
     life.dropping = life.was_removed = false;
     life.slots.clear();
     life.pins.clear();
-    life.charged_bytes = life.guarantee_bytes = life.taken = {};
+    life.charged_bytes = life.entitled_bytes = {};
+    life.leases = life.loads = life.evictions = life.retired_drops = life.short_reserve = 0;
     life.ns.clear();
+    life.namespace_users.clear();
     life.last_request = 0;
     life.id = TenantId::None();
     // Tombstones were in it.
@@ -408,11 +432,10 @@ bool Model::MustHaveSurvived(uint32_t nonce, int64_t now_ms) {
   if (!life.in_policy || life.quota_lowered || rules.max_entries != policy::kNoLimit) return false;
   // What was committed in the tick of a drop is taken for older than it.
   if (version.commit_ms <= life.dropped_ms + 2 * kTickMs) return false;
-  const auto idle_ms = static_cast<uint64_t>(now_ms - version.commit_ms) + 3 * kTickMs;
+  // A clock that was set back may have it committed in the future.
+  const auto idle_ms = static_cast<uint64_t>(std::max<int64_t>(now_ms - version.commit_ms, 0)) + 3 * kTickMs;
   const uint64_t ttl_ms = rules.ttl_ms[TierIndex(TierKind::kNvme)];
-  // Whatever policy says by now: it may have been erased half when the crash came.
-  const bool aged = life.shortest_age_ms > 0 && idle_ms >= life.shortest_age_ms;
-  return (ttl_ms == 0 || idle_ms < ttl_ms) && !aged;
+  return (ttl_ms == 0 || idle_ms < ttl_ms) && !MayHaveAged(version, now_ms);
 }
 
 }  // namespace kvartal::sim

@@ -81,12 +81,17 @@ struct Life {
   std::vector<std::vector<Block>> spaces;
   absl::flat_hash_map<uint64_t, Slot> slots;  // by offset of the block in the arena
   std::vector<BlockRef> pins;
-  std::array<uint64_t, kTierCount> charged_bytes{};    // after the last event or tick
-  std::array<uint64_t, kTierCount> guarantee_bytes{};  // then
-  std::array<uint64_t, kTierCount> taken{};            // copies that others had of it by then
+  uint64_t leases = 0;                                // in place
+  uint64_t loads = 0;                                 // under way
+  std::array<uint64_t, kTierCount> charged_bytes{};   // after the last event or tick
+  std::array<uint64_t, kTierCount> entitled_bytes{};  // then: guarantee or fair share, whichever is more
+  uint64_t evictions = 0;                             // from memory, by then
+  uint64_t retired_drops = 0;                         // of namespaces that nobody had open, by then
+  uint64_t short_reserve = 0;  // waited then for memory that is guaranteed, and for nothing else; 0: none
   // Of this boot.
   TenantId id;
-  std::vector<NamespaceId> ns;
+  std::vector<NamespaceId> ns;            // by space; None: never opened
+  std::vector<uint32_t> namespace_users;  // by space: how often it is open
   uint64_t last_request = 0;
 };
 
@@ -163,8 +168,16 @@ class Model {
   void Synced() { durable_synced_ = durable_; }
   void Crash(bool power_cut, bool loses_catalog);
   const std::map<SlotId, uint32_t>& durable() const { return durable_; }
-  // Pins in force that were persisted, for all one can know.
-  std::vector<BlockRef> DurablePins(int64_t now_ms);
+  // Pins that were persisted, for all one can know, and whether one of them still has to be kept.
+  struct DurablePin {
+    BlockRef block;
+    uint32_t nonce = 0;
+    int64_t until_ms = 0;
+  };
+  std::vector<DurablePin> DurablePins();
+  bool MustBeKept(const DurablePin& pin, int64_t now_ms) const;
+  // Any in force.
+  bool HasPins(int64_t now_ms);
   // It was promised to be there after the crash, whatever the engine did since.
   bool MustHaveSurvived(uint32_t nonce, int64_t now_ms);
   void NewBoot() { ++boots_; }
@@ -177,6 +190,8 @@ class Model {
   // Ticks of the engine, and of a restart in between.
   int64_t SlackMs() const;
   bool TooOld(const Life& life, int64_t commit_ms, int64_t now_ms) const;
+  // Whatever policy says by now: it may have been erased half when a crash came.
+  bool MayHaveAged(const Version& version, int64_t now_ms) const;
   bool Pinned(const Life::Block& block, int64_t now_ms) const;
   void EndFilling(uint64_t reservation, Version::Fate fate);
   void EndOverdueAt(const BlockRef& ref, uint64_t offset, int64_t now_ms);
