@@ -58,6 +58,7 @@ void Model::Retire(uint32_t index) {
   life.in_policy = false;
   life.spaces.clear();
   life.slots.clear();
+  life.pins.clear();
   life.dead_below = next_nonce();
   std::erase_if(durable_, [&](const auto& item) { return versions_[item.second].block.life == index; });
 }
