@@ -8,7 +8,9 @@ namespace kvartal::sim {
 namespace {
 
 constexpr int kRecoveryRoundsMax = 400;
-constexpr int kRestRounds = 12;
+// What a full queue refuses is tried again: that often, until every pin is on disk.
+constexpr uint32_t kRestRounds = 6 * kTimerBusyTicks;
+constexpr uint32_t kLeasesPinned = 3;
 constexpr size_t kSurvivorsChecked = 48;
 constexpr int64_t kDownMsMax = 60'000;  // from a crash to the next start
 
@@ -73,10 +75,12 @@ void Simulation::PinBeforeCrash() {
     node_.CompleteAll();
     Lookup(index, space, chain);
   }
-  for (const Lease& lease : leases_) {
-    const Life& life = model_.life(lease.life);
+  uint32_t pinned = 0;
+  for (auto lease = leases_.rbegin(); lease != leases_.rend() && pinned < kLeasesPinned; ++lease, ++pinned) {
+    const Life& life = model_.life(lease->life);
     if (!life.in_policy || life.dropping) continue;
-    Pin(lease, std::min<size_t>(lease.blocks.size(), 4), static_cast<int64_t>(random_.Between(4'000, 3 * kDownMsMax)));
+    Pin(*lease, std::min<size_t>(lease->blocks.size(), 4),
+        static_cast<int64_t>(random_.Between(10'000, 3 * kDownMsMax)));
   }
 }
 
@@ -122,7 +126,7 @@ void Simulation::NoteBoot() {
 // What a crash finds on disk then is all that was to be written there.
 void Simulation::ComeToRest() {
   EndTrouble();
-  for (int round = 0; round < kRestRounds && !findings_.any(); ++round) {
+  for (uint32_t round = 0; round < kRestRounds && !findings_.any(); ++round) {
     node_.CompleteAll();
     if (node_.file() != nullptr) node_.file()->FailLost();
     Tick();
