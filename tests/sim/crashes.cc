@@ -46,6 +46,8 @@ void Simulation::DoCrash() {
   node_.AdvanceMs(static_cast<int64_t>(random_.Below(random_.Chance(80) ? 2'000 : kDownMsMax)));
   model_.Crash(kind == Node::CrashKind::kPowerCut, kind == Node::CrashKind::kLosesCatalog);
   Boot();
+  latest_date_ms_ = std::max(latest_date_ms_, crash_ms);
+  dates_behind_ = Now() < latest_date_ms_;
   if (Now() < crash_ms) coverage_.Note(Situation::kClockSetBack);
   if (Now() > crash_ms + kDownMsMax) coverage_.Note(Situation::kClockSetForward);
   std::vector<BlockRef> kept;

@@ -143,6 +143,7 @@ void Model::Commit(GroupId group, ReservationId reservation, uint32_t shard, int
   block.maybe = true;
   block.nonce = block.last_committed = nonce;
   block.used_ms = block.access_ms = now_ms;
+  block.latest_commit_ms = std::max(block.latest_commit_ms, now_ms);
   versions_[nonce].commit_ms = now_ms;
   if (plan_.nvme_bytes > 0) awaits_durable_[reservation.value()] = nonce;
   EndFilling(reservation.value(), Version::Fate::kCommitted);
@@ -211,8 +212,9 @@ void Model::Found(const BlockRef& ref, bool in_place, int64_t now_ms) {
   if (!block.maybe) {
     return wrong(block.reservation != 0 ? " is served before its commit" : " is served though it is not there");
   }
-  const uint32_t newest = block.nonce != 0 ? block.nonce : block.last_committed;
-  if (TooOld(life, versions_[newest].commit_ms, now_ms)) return wrong(" is served though it is older than maxAge");
+  const bool known = block.nonce != 0 && !block.raced_recovery;
+  const int64_t commit_ms = known ? versions_[block.nonce].commit_ms : block.latest_commit_ms;
+  if (TooOld(life, commit_ms, now_ms)) return wrong(" is served though it is older than maxAge");
   const auto dram_ttl = static_cast<int64_t>(life.rules.ttl_ms[TierIndex(TierKind::kDram)]);
   const auto nvme_ttl = static_cast<int64_t>(life.rules.ttl_ms[TierIndex(TierKind::kNvme)]);
   const int64_t ttl_ms = in_place ? dram_ttl : dram_ttl == 0 || nvme_ttl == 0 ? 0 : std::max(dram_ttl, nvme_ttl);

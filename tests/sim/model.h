@@ -45,13 +45,14 @@ struct BlockRef {
 // One policy object of one tenant, from its appearance until another object of the same name replaces it.
 struct Life {
   struct Block {
-    uint32_t nonce = 0;           // of the bytes it has in this boot; 0: not seen yet
-    uint32_t last_committed = 0;  // the newest nonce that was ever visible
-    bool maybe = false;           // it may be found: committed, and neither stored anew nor deleted since
-    uint64_t reservation = 0;     // by which it is being filled
-    bool raced_recovery = false;  // stored anew while records were still coming in: an older one may win
-    int64_t used_ms = 0;          // when it was last used for sure
-    int64_t access_ms = 0;        // and when at the latest
+    uint32_t nonce = 0;            // of the bytes it has in this boot; 0: not seen yet
+    uint32_t last_committed = 0;   // the newest nonce that was ever visible
+    int64_t latest_commit_ms = 0;  // of all of them: a clock that was set back dates a newer one before an older one
+    bool maybe = false;            // it may be found: committed, and neither stored anew nor deleted since
+    uint64_t reservation = 0;      // by which it is being filled
+    bool raced_recovery = false;   // stored anew while records were still coming in: an older one may win
+    int64_t used_ms = 0;           // when it was last used for sure
+    int64_t access_ms = 0;         // and when at the latest
     int64_t pinned_until_ms = 0;
     int64_t ever_pinned_until_ms = 0;  // an older record of it may come back with its pin
     uint32_t leases = 0;               // in place
