@@ -111,13 +111,8 @@ MUTATIONS = {
     'forgets-pins-at-a-restart': [
         (ENGINE + 'pins.cc', 'state_.timers.Schedule(id, entry.times_unrecorded ? state_.NowTick() : until);',
          'entry.times_unrecorded = false;\n  state_.timers.Schedule(id, until);')],
-    'keeps-pins-of-who-is-erased': [
-        (ENGINE + 'pins.cc', 'if (tenant.dropping || tenant.pinned_bytes', 'if (tenant.pinned_bytes')],
     'dates-what-is-new-before-a-drop': [
         (ENGINE + 'removal.cc', '  state_.devices.catalog->KeepTime(before_ms);\n', '')],
-    'lends-what-others-wait-for-after-a-late-tick': [
-        (ENGINE + 'engine_state.h', 'return taking_ticks[TierIndex(tier)] > 0; }',
-         'return taking_ticks[TierIndex(tier)] == kTakingTicks; }')],
     'answers-with-an-ended-fill': [
         (ENGINE + 'store_path.cc', '    TakeBackEnded();\n', '')],
     'mixes-up-tenants': [
