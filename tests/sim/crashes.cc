@@ -44,15 +44,15 @@ void Simulation::DoCrash() {
   // The last date is lost with the catalog: nothing would tell that the clock was set back.
   if (kind == Node::CrashKind::kLosesCatalog) node_.SkewWall(kSkewMsMax);
   node_.AdvanceMs(static_cast<int64_t>(random_.Below(random_.Chance(80) ? 2'000 : kDownMsMax)));
+  latest_date_ms_ = std::max(latest_date_ms_, crash_ms);
   model_.Crash(kind == Node::CrashKind::kPowerCut, kind == Node::CrashKind::kLosesCatalog);
   Boot();
-  latest_date_ms_ = std::max(latest_date_ms_, crash_ms);
   dates_behind_ = Now() < latest_date_ms_;
   if (Now() < crash_ms) coverage_.Note(Situation::kClockSetBack);
   if (Now() > crash_ms + kDownMsMax) coverage_.Note(Situation::kClockSetForward);
   std::vector<BlockRef> kept;
   for (const Model::DurablePin& pin : pins) {
-    if (model_.MustBeKept(pin, Now())) kept.push_back(pin.block);
+    if (model_.MustBeKept(pin, Now(), latest_date_ms_)) kept.push_back(pin.block);
   }
   if (node_.recovered() && !findings_.any()) CheckPins(kept);
 }
@@ -190,7 +190,7 @@ void Simulation::Boot() {
 void Simulation::CheckSurvivors(const std::map<SlotId, uint32_t>& durable) {
   std::vector<uint32_t> promised;
   for (const auto& [slot, nonce] : durable) {
-    if (model_.MustHaveSurvived(nonce, Now())) promised.push_back(nonce);
+    if (model_.MustHaveSurvived(nonce, Now(), latest_date_ms_)) promised.push_back(nonce);
   }
   Say("recovered; ", promised.size(), " durable blocks must be there");
   for (size_t i = 0; i < kSurvivorsChecked && !promised.empty() && !findings_.any(); ++i) {

@@ -376,8 +376,8 @@ std::vector<Model::DurablePin> Model::DurablePins() {
   return pins;
 }
 
-bool Model::MustBeKept(const DurablePin& pin, int64_t now_ms) const {
-  return pin.until_ms > now_ms + 3 * kTickMs && !MayHaveAged(versions_[pin.nonce], now_ms);
+bool Model::MustBeKept(const DurablePin& pin, int64_t now_ms, int64_t latest_ms) const {
+  return pin.until_ms > now_ms + 3 * kTickMs && !MayHaveAged(versions_[pin.nonce], std::max(now_ms, latest_ms));
 }
 
 void Model::Durable(ReservationId reservation, SlotId slot) {
@@ -439,7 +439,7 @@ void Model::Crash(bool power_cut, bool loses_catalog) {
   }
 }
 
-bool Model::MustHaveSurvived(uint32_t nonce, int64_t now_ms) {
+bool Model::MustHaveSurvived(uint32_t nonce, int64_t now_ms, int64_t latest_ms) {
   const Version& version = versions_[nonce];
   const Life& life = lives_[version.block.life];
   const policy::TenantRules& rules = life.rules;
@@ -451,7 +451,7 @@ bool Model::MustHaveSurvived(uint32_t nonce, int64_t now_ms) {
   // A clock that was set back may have it committed in the future.
   const auto idle_ms = static_cast<uint64_t>(std::max<int64_t>(now_ms - version.commit_ms, 0)) + 3 * kTickMs;
   const uint64_t ttl_ms = rules.ttl_ms[TierIndex(TierKind::kNvme)];
-  return (ttl_ms == 0 || idle_ms < ttl_ms) && !MayHaveAged(version, now_ms);
+  return (ttl_ms == 0 || idle_ms < ttl_ms) && !MayHaveAged(version, std::max(now_ms, latest_ms));
 }
 
 }  // namespace kvartal::sim

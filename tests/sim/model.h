@@ -181,11 +181,12 @@ class Model {
     int64_t until_ms = 0;
   };
   std::vector<DurablePin> DurablePins();
-  bool MustBeKept(const DurablePin& pin, int64_t now_ms) const;
+  // `latest_ms`: the latest date there was. What was over age then may be erased half, though the clock was set back.
+  bool MustBeKept(const DurablePin& pin, int64_t now_ms, int64_t latest_ms) const;
   // Any in force.
   bool HasPins(int64_t now_ms);
   // It was promised to be there after the crash, whatever the engine did since.
-  bool MustHaveSurvived(uint32_t nonce, int64_t now_ms);
+  bool MustHaveSurvived(uint32_t nonce, int64_t now_ms, int64_t latest_ms);
   void NewBoot() { ++boots_; }
   void SetRecovering(bool recovering) { recovering_ = recovering; }
   // It was committed or aborted already.

@@ -208,7 +208,7 @@ class Simulation : private engine::EngineObserver {
   bool durable_read_ = false;  // what is read now was durable on a sound disk
   // Blocks may be dated after the tombstones of this boot: the clock was set back behind the latest date there was.
   bool dates_behind_ = false;
-  int64_t latest_date_ms_ = 0;   // at a crash
+  int64_t latest_date_ms_ = 0;   // at any crash so far
   bool catalog_failed_ = false;  // it was told to, in this boot
 };
 
