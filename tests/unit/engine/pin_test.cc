@@ -257,8 +257,10 @@ TEST_F(PinTest, WhatExpiredWhileItsPinWasBeingWrittenIsNotWrittenAgainAtEveryTic
   auto rules = Guaranteed();
   rules.ttl_ms[TierIndex(TierKind::kDram)] = 0;
   rules.ttl_ms[TierIndex(TierKind::kNvme)] = 500;
-  const NamespaceId ns = StartWith(rules, 2);
+  Start({rules});
   file_->Hold();
+  const NamespaceId ns = Open("a/p");
+  ASSERT_EQ(Store("a/p", ns, Chain(1, 2)), 2u);
   ASSERT_EQ(Pin(ns, Chain(1, 2), 200), Refusal::kNone);
   AdvanceMs(2'000);
   file_->Release();
