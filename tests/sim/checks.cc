@@ -193,7 +193,7 @@ void Simulation::CheckTenant(Life* life, const engine::TenantStats& stats) {
   for (const TierKind tier : kAllTiers) {
     const size_t at = TierIndex(tier);
     const uint64_t charged = stats.tiers[at].charged_bytes;
-    const uint64_t limit = life->in_policy ? life->rules.tier(tier).limit_bytes : 0;
+    const uint64_t limit = life->in_policy ? life->rules.tier(tier).limit_bytes : life->removed_bytes[at];
     if (stats.tiers[at].taken_within_guarantee > 0)
       Wrong(absl::StrCat("what is guaranteed to ", life->rules.uid, " of ", TierName(tier), " was taken by another"));
     // Above a limit that was lowered, it only shrinks.

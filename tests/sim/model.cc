@@ -416,7 +416,7 @@ void Model::Crash(bool power_cut, bool loses_catalog) {
     life.dropping = life.was_removed = false;
     life.slots.clear();
     life.pins.clear();
-    life.charged_bytes = life.guarantee_bytes = life.entitled_bytes = {};
+    life.charged_bytes = life.guarantee_bytes = life.entitled_bytes = life.removed_bytes = {};
     life.leases = life.loads = life.evictions = life.retired_drops = life.short_reserve = 0;
     life.nvme_refused = life.leased_bytes = 0;
     life.guarantee_waited = false;

@@ -86,9 +86,11 @@ struct Life {
   uint64_t loads = 0;                                  // under way
   std::array<uint64_t, kTierCount> charged_bytes{};    // after the last event or tick
   std::array<uint64_t, kTierCount> guarantee_bytes{};  // then
-  std::array<uint64_t, kTierCount> entitled_bytes{};   // then: guarantee or fair share, whichever is more
-  uint64_t evictions = 0;                              // from memory, by then
-  uint64_t retired_drops = 0;                          // of namespaces that nobody had open, by then
+  std::array<uint64_t, kTierCount>
+      removed_bytes{};  // when its policy went: it may have so much until its grace is over
+  std::array<uint64_t, kTierCount> entitled_bytes{};  // then: guarantee or fair share, whichever is more
+  uint64_t evictions = 0;                             // from memory, by then
+  uint64_t retired_drops = 0;                         // of namespaces that nobody had open, by then
   uint64_t short_reserve = 0;  // waited then for memory that is guaranteed, and for nothing else; 0: none
   uint64_t nvme_refused = 0, leased_bytes = 0;  // by then, too
   int64_t looked_ms = 0;

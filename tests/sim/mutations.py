@@ -114,7 +114,7 @@ MUTATIONS = {
         (ENGINE + 'space_takeover.cc', '(scattered && claim != Claim::kGuarantee)', 'scattered')],
     'leases-past-the-cap': [
         (ENGINE + 'residency.cc', 'tenant.leased_bytes + bytes > cap_bytes) return false;',
-         'tenant.leased_bytes + bytes == 0) return false;')],
+         'tenant.leased_bytes + bytes > cap_bytes + kGiB) return false;')],
     'forgets-pins-at-a-restart': [
         (ENGINE + 'pins.cc', 'state_.timers.Schedule(id, entry.times_unrecorded ? state_.NowTick() : until);',
          'entry.times_unrecorded = false;\n  state_.timers.Schedule(id, until);')],

@@ -40,6 +40,10 @@ void AddLargeBlocks(Plan* plan) {
   if (plan->nvme_bytes == 0 || !random.Chance(25)) return;
   plan->layouts.push_back({16, 1, 128 * 1024});
   plan->nvme_bytes = 64 * kMiB + kNvmeDataStartBytes;
+  if (plan->planted != Planted::kNothing || !random.Chance(50)) return;
+  // Two sizes that each can fill the disk, and guarantees of more than a segment.
+  plan->layouts = {{16, 1, 48 * 1024}, plan->layouts.back()};
+  plan->tenants.resize(2);
 }
 
 // What a lying device needs to be found out at all.

@@ -75,6 +75,7 @@ void Simulation::DoTenantLife() {
     EndSessions(current);
     CheckLedger();
     life.in_policy = false;
+    life.removed_bytes = life.charged_bytes;
     life.quota_lowered = life.was_removed = true;
     life.removed_ms = Now();
     return node_.ApplyPolicy(RulesInForce());
