@@ -53,6 +53,7 @@ void Simulation::CheckLedger() {
     CheckTenant(&known, *StatsOf(stats, known.id));
   }
   was_recovering_ = !node_.recovered();
+  guarantee_waits_ = stats.guarantee_waits[TierIndex(TierKind::kDram)];
   // Loads hold what they bring.
   const uint64_t held = stats.leased_blocks;
   if (held < model_.held_blocks() || (loads_ == 0 && held != model_.held_blocks()))

@@ -205,7 +205,8 @@ class Simulation : private engine::EngineObserver {
   bool was_recovering_ = false;  // at the last look at the ledger
   bool tick_late_ = false;       // the next one comes more than a tick after the last
   bool crash_next_ = false;
-  bool durable_read_ = false;  // what is read now was durable on a sound disk
+  bool guarantee_waits_ = false;  // for memory, at the last look: leases are capped
+  bool durable_read_ = false;     // what is read now was durable on a sound disk
   // Blocks may be dated after the tombstones of this boot: the clock was set back behind the latest date there was.
   bool dates_behind_ = false;
   int64_t latest_date_ms_ = 0;   // at any crash so far
