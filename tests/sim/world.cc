@@ -328,7 +328,16 @@ void Simulation::DoSettle() {
     if (round % 16 == 15 && AtRest()) break;
   }
   if (findings_.any()) return;
-  if (!AtRest()) return Wrong("something that is under way never ends");
+  if (!AtRest()) {
+    const engine::EngineStats stats = node_.engine().stats();
+    bool dropping = false;
+    for (const uint32_t index : current_) dropping |= model_.life(index).dropping;
+    return Wrong(absl::StrCat("something that is under way never ends: drop ", dropping, ", reserves ", reserves_.size(),
+                              ", loads ", loads_, ", waiting ", stats.waiting_reserves, ", reads ",
+                              stats.loads_under_way, ", writes ", stats.writes_under_way, ", leases ",
+                              stats.leased_blocks, ", memory ", node_.memory().counts().pending, ", reclaiming ",
+                              stats.reclaiming_bytes[TierIndex(TierKind::kDram)]));
+  }
   CheckMemoryAtRest();
 }
 
