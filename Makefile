@@ -1,6 +1,6 @@
 # The verbs of this tree. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vllm test engines build check bench asan tsan fuzz sim sim-mutations clean
+.PHONY: help demo demo-vllm test engines build check bench asan tsan fuzz sim sim-mutations soak clean
 
 help: ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,8 @@ sim: ## the seeded simulator, seed after seed, for SECONDS (default 60)
 	@scripts/sim
 sim-mutations: ## bugs planted in the engine's source, one build each: the simulator has to find every one
 	@python3 -B tests/sim/mutations.py
+soak: ## simulator, kill -9 and restart, faults of disks and clients: each for SECONDS (default 600)
+	@scripts/soak
 asan: ## the tests under address and undefined-behaviour sanitizers (build-asan/)
 	@scripts/test --sanitize address,undefined
 tsan: ## the tests under the thread sanitizer (build-tsan/)

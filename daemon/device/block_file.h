@@ -21,11 +21,10 @@ namespace kvartal::device {
 // How urgent a transfer is, most urgent first. The last two are background work: they are never starved.
 enum class IoClass : uint8_t {
   kDemandRead,  // a client waits for it
-  kPromotion,   // read ahead of a client
   kDemotion,    // write-through, and writes because a faster tier wants the space
   kScrub,       // zeroing what policy deleted; reading headers back
 };
-inline constexpr size_t kIoClassCount = 4;
+inline constexpr size_t kIoClassCount = 3;
 
 // One transfer of up to two memory parts (a header and its payload) that lie one after another in the file.
 // Offsets, lengths and addresses are multiples of kSlotAlignBytes. Buffers stay alive and unused until `done` has run.

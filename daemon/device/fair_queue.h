@@ -36,12 +36,12 @@ class FairQueue {
 
   std::optional<Work> Pop() {
     if (size_ == 0) return std::nullopt;
-    const std::optional<IoClass> foreground = MostUrgent(IoClass::kDemandRead, IoClass::kPromotion);
-    const std::optional<IoClass> background = MostUrgent(IoClass::kDemotion, IoClass::kScrub);
-    const bool contended = foreground.has_value() && background.has_value();
+    const bool foreground = !Class(IoClass::kDemandRead).empty();
+    const bool background = !Class(IoClass::kDemotion).empty() || !Class(IoClass::kScrub).empty();
+    const bool contended = foreground && background;
     if (!contended) background_credit_ = 0;
-    const bool take_background = !foreground.has_value() || (contended && background_credit_ > 0);
-    Waiting popped = PopFrom(take_background ? *background : *foreground);
+    const bool take_background = !foreground || (contended && background_credit_ > 0);
+    Waiting popped = PopFrom(take_background ? MostUrgentBackground() : IoClass::kDemandRead);
     if (contended) {
       const auto cost = static_cast<int64_t>(popped.cost_bytes);
       constexpr int64_t kFloor = kBackgroundFloorPercent;
@@ -69,10 +69,7 @@ class FairQueue {
 
   std::deque<DomainId>& Class(IoClass io_class) { return turns_[static_cast<size_t>(io_class)]; }
 
-  std::optional<IoClass> MostUrgent(IoClass first, IoClass second) {
-    if (!Class(first).empty()) return first;
-    return Class(second).empty() ? std::nullopt : std::optional(second);
-  }
+  IoClass MostUrgentBackground() { return Class(IoClass::kDemotion).empty() ? IoClass::kScrub : IoClass::kDemotion; }
 
   Waiting PopFrom(IoClass io_class) {
     std::deque<DomainId>& turns = Class(io_class);

@@ -163,7 +163,7 @@ void CacheEngine::Tick() {
   core_->movement.Tick();
   core_->compaction.Tick();
   core_->shares.Tick();
-  core_->state.EndLeaseCap();
+  core_->state.CountTakingTick();
   core_->space.Tick();
   core_->store_path.AbortOverdue();
   core_->expiry.Tick();

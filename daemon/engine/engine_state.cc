@@ -343,7 +343,11 @@ void EngineState::NoteRefusal(TenantState& tenant, TierKind tier, policy::Refusa
 }
 
 void EngineState::NoteDrop(TenantState& tenant, TierKind tier, policy::DropCause cause, uint64_t bytes) {
-  policy::Tally& tally = tenant.stats.tiers[TierIndex(tier)].drop(cause.reason);
+  TenantTierStats& stats = tenant.stats.tiers[TierIndex(tier)];
+  const policy::Account& account = ledger.account(tenant.id, tier);
+  const bool within = account.charged_bytes <= account.guarantee_bytes;
+  if (cause.reason == policy::DropReason::kTakenByOther && within) ++stats.taken_within_guarantee;
+  policy::Tally& tally = stats.drop(cause.reason);
   ++tally.count;
   tally.bytes += bytes;
   tally.last_wall_ms = devices.clock->WallMs();
@@ -374,15 +378,9 @@ void EngineState::RememberLost(TenantState& tenant, TierKind tier, const index::
   tenant.shared(tier).ghosts.Add(FingerprintOf(entry.ns, entry.key), SlotBytesOf(entry));
 }
 
-void EngineState::NoteGuaranteeWaits(TierKind tier) {
-  waited_tick[TierIndex(tier)] = NowTick();
-  guarantee_waits[TierIndex(tier)] = true;
-}
-
-void EngineState::EndLeaseCap() {
-  for (const TierKind tier : kAllTiers) {
-    guarantee_waits[TierIndex(tier)] = waited_tick[TierIndex(tier)] + 1 >= NowTick();
-  }
+void EngineState::CountTakingTick() {
+  for (uint32_t& ticks : taking_ticks) ticks -= std::min(ticks, 1u);
+  for (uint32_t& ticks : waiting_ticks) ticks -= std::min(ticks, 1u);
 }
 
 bool EngineState::MayPark(const TenantState& tenant) const {
@@ -460,7 +458,7 @@ EngineStats EngineState::Stats() const {
   out.refusals_decided = refusals_decided;
   out.refusals_answered = refusals_answered;
   out.policy_version = policy->version();
-  out.guarantee_waits = guarantee_waits;
+  for (const TierKind tier : kAllTiers) out.guarantee_waits[TierIndex(tier)] = GuaranteeWaits(tier);
   out.recovering = recovering;
   out.draining = draining;
   if (devices.nvme != nullptr) {

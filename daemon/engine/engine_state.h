@@ -39,6 +39,9 @@ namespace kvartal::engine {
 // requests.
 inline constexpr uint64_t kFirstRequest = uint64_t{1} << 32;
 
+// Who takes space from others, or waits for what he is guaranteed, does so until a whole tick has passed without.
+inline constexpr uint32_t kTakingTicks = 2;
+
 // Work that could not go on for want of space, kept until something changes.
 class Waiter {
  public:
@@ -211,13 +214,13 @@ class EngineState {
   static uint64_t FingerprintOf(NamespaceId ns, const BlockKey& key);
   void RememberLost(TenantState& tenant, TierKind tier, const index::Entry& entry);
   // Somebody takes space from others now: what becomes free is his first.
-  void NoteTaking(TierKind tier) { taking_tick[TierIndex(tier)] = NowTick(); }
+  void NoteTaking(TierKind tier) { taking_ticks[TierIndex(tier)] = kTakingTicks; }
+  bool SomebodyTakes(TierKind tier) const { return taking_ticks[TierIndex(tier)] > 0; }
   // Somebody is owed its guarantee, and it cannot be had at once. In DRAM nobody leases more than its own meanwhile.
-  void NoteGuaranteeWaits(TierKind tier);
-  bool GuaranteeWaits(TierKind tier) const { return guarantee_waits[TierIndex(tier)]; }
-  // Once a tick: the wait may be over.
-  void EndLeaseCap();
-  bool SomebodyTakes(TierKind tier) const { return taking_tick[TierIndex(tier)] + 1 >= NowTick(); }
+  void NoteGuaranteeWaits(TierKind tier) { waiting_ticks[TierIndex(tier)] = kTakingTicks; }
+  bool GuaranteeWaits(TierKind tier) const { return waiting_ticks[TierIndex(tier)] > 0; }
+  // Once a tick: both may be over.
+  void CountTakingTick();
 
   // --- waiting
   // Lets waiting work of `tenant` go on, first come first served. Safe to call from anywhere; nested calls are folded.
@@ -253,9 +256,9 @@ class EngineState {
   absl::flat_hash_map<SlotId, uint64_t> recording;
 
   std::array<uint32_t, kTierCount> short_tenants{};  // at the last water-filling: demanded more than they had
-  std::array<uint32_t, kTierCount> taking_tick{};
-  std::array<uint32_t, kTierCount> waited_tick{};  // a guarantee did
-  std::array<bool, kTierCount> guarantee_waits{};
+  // How many ticks of the engine each still counts: who waits is tried again at each, however late it comes.
+  std::array<uint32_t, kTierCount> taking_ticks{};
+  std::array<uint32_t, kTierCount> waiting_ticks{};  // a guarantee does
 
   EngineObserver* observer = nullptr;
   uint64_t last_request = kFirstRequest;

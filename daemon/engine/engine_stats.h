@@ -16,7 +16,8 @@ namespace kvartal::engine {
 
 struct TenantTierStats {
   uint64_t charged_bytes = 0, limit_bytes = 0, guarantee_bytes = 0, granted_empty_bytes = 0, peak_bytes = 0;
-  uint64_t overshoot_bytes = 0;  // the most a charge ever took it above its limit: 0, or there is a bug
+  uint64_t overshoot_bytes = 0;         // the most a charge ever took it above its limit: 0, or there is a bug
+  uint64_t taken_within_guarantee = 0;  // copies that others took while it held no more than that: 0, or a bug
   uint64_t blocks = 0;
   uint64_t fair_share_bytes = 0, demand_bytes = 0;  // what the rules would give it now, and what it could use
   uint64_t tokens_served = 0;                       // of prompts found, by the tier they were found in

@@ -56,6 +56,11 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
 void Movement::WriteThrough(EntryId id) {
   Entry& entry = state_.index.at(id);
   if (entry.resident(TierKind::kNvme) || entry.writing || !state_.NvmeUsable(state_.TenantOf(entry))) return;
+  // It would go with the next timer, and be written again.
+  if (state_.Expired(id, TierKind::kNvme, state_.NowTick())) {
+    entry.times_unrecorded = false;
+    return;
+  }
   const WriteStart start = StartWrite(id, WriteReason::kWriteThrough);
   if (start == WriteStart::kLater) {
     entry.times_unrecorded = true;

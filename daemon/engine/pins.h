@@ -25,7 +25,8 @@ class Pins {
       : state_(*state), residency_(*residency), space_(*space), movement_(*movement) {}
 
   policy::Refusal Pin(std::span<const Hold> blocks, int64_t until_wall_ms);
-  // Recovery: a pin its record tells of. False: over by now, or no longer covered by the guarantee of NVMe.
+  // Recovery: a pin its record tells of. False: over by now, no longer covered by the guarantee of NVMe, or its tenant
+  // is being erased.
   bool Adopt(EntryId id, uint32_t until_wall_s);
   void End(EntryId id);
   void EndAll(TenantState& tenant);

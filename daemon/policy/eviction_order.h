@@ -14,12 +14,10 @@
 
 namespace kvartal::policy {
 
-// Where the conversation of a block stands: as its last request showed, or as a client said since.
+// Where the conversation of a block stands, as its last request showed.
 enum class SessionPhase : uint8_t {
   kNew,         // the request found little of its chain: a first turn, or a stranger
   kContinuing,  // it found a stretch of it: a later turn
-  kEnded,       // said to be over
-  kWaiting,     // said to go on, when a tool has answered
 };
 
 // What an order may know of a block.

@@ -24,8 +24,7 @@ uint32_t ReuseClassOf(const BlockTraits& traits) {
   // System prompts, then first turns, then long chats and documents.
   const uint64_t at = traits.offset_tokens;
   const uint32_t depth = at < 1024 ? 0 : at < 6 * 1024 ? 1 : at < 20 * 1024 ? 2 : 3;
-  const bool goes_on = traits.phase == SessionPhase::kContinuing || traits.phase == SessionPhase::kWaiting;
-  return (frequency * 4 + depth) * 2 + (goes_on ? 1 : 0);
+  return (frequency * 4 + depth) * 2 + (traits.phase == SessionPhase::kContinuing ? 1 : 0);
 }
 
 PastUse PastUseOf(const BlockTraits& traits) {

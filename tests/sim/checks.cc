@@ -45,6 +45,7 @@ void Simulation::CheckLedger() {
       Wrong(absl::StrCat("nvme: ", nvme_charged, " bytes are charged and ", nvme_used, " in use"));
   }
   ForgetGone(stats);
+  CheckTaking(stats);
   for (uint32_t life = 0; life < model_.life_count(); ++life) {
     Life& known = model_.life(life);
     if (!known.id.valid()) continue;
@@ -66,8 +67,9 @@ void Simulation::ForgetGone(const engine::EngineStats& stats) {
     if (life.in_policy) Wrong(life.name + " is in the policy, and is forgotten");
     life.id = TenantId::None();
     life.ns.clear();
+    life.namespace_users.clear();
     life.slots.clear();  // its next arena begins anew, generations and all
-    ++counts_.forgotten;
+    coverage_.Note(Situation::kTenantForgotten);
   }
 }
 
@@ -83,20 +85,43 @@ void Simulation::CheckMemory(const engine::EngineStats& stats) {
     Wrong(absl::StrCat("dram: ", charged, " bytes are charged and ", used, " in use"));
 }
 
-// What is guaranteed to a tenant is not taken by another.
-void Simulation::CheckTaken(Life* life, const engine::TenantStats& stats) {
-  for (const TierKind tier : kAllTiers) {
-    const size_t at = TierIndex(tier);
-    const engine::TenantTierStats& now = stats.tiers[at];
-    const uint64_t taken = now.drop(policy::DropReason::kTakenByOther).count;
-    const uint64_t most = std::max(now.charged_bytes, life->charged_bytes[at]);
-    counts_.taken += taken - life->taken[at];
-    if (taken > life->taken[at] && most <= std::min(now.guarantee_bytes, life->guarantee_bytes[at])) {
-      Wrong(absl::StrCat(life->rules.uid, " has ", now.charged_bytes, " of the ", now.guarantee_bytes, " bytes of ",
-                         TierName(tier), " that it is guaranteed, and another took some"));
+uint64_t Simulation::OldestReserve(uint32_t life) const {
+  for (const auto& [operation, reserve] : reserves_) {
+    if (reserve.life == life) return operation;
+  }
+  return 0;
+}
+
+// What is taken from others for somebody short of its guarantee is for nobody else, above what he is entitled to: else
+// who waits for it may wait for ever.
+void Simulation::CheckTaking(const engine::EngineStats& stats) {
+  const size_t dram = TierIndex(TierKind::kDram);
+  const bool memory_refuses = plan_.populate_failures_percent > 0 || plan_.memory_queue_max > 0;
+  // Who waits for its own memory asks nobody for theirs.
+  const bool populating = node_.memory().counts().populating_bytes > 0 || tick_late_ || memory_refuses;
+  bool short_since = false;
+  for (uint32_t index = 0; index < model_.life_count(); ++index) {
+    Life& life = model_.life(index);
+    if (!life.id.valid()) continue;
+    const engine::TenantTierStats& now = StatsOf(stats, life.id)->tiers[dram];
+    const uint64_t oldest = OldestReserve(index);
+    const bool is_short = oldest != 0 && life.in_policy && !life.dropping && life.loads == 0 &&
+                          now.charged_bytes + kExtentAlignBytes <= now.guarantee_bytes;
+    if (is_short) coverage_.Note(Situation::kShortOfGuarantee);
+    short_since |= is_short && life.short_reserve == oldest && !tick_late_;
+    life.short_reserve = is_short && !populating ? oldest : 0;
+  }
+  for (uint32_t index = 0; index < model_.life_count(); ++index) {
+    Life& life = model_.life(index);
+    if (!life.id.valid()) continue;
+    const engine::TenantTierStats& now = StatsOf(stats, life.id)->tiers[dram];
+    const uint64_t entitled = std::max(now.guarantee_bytes, now.fair_share_bytes);
+    const uint64_t most = std::max(entitled, life.entitled_bytes[dram]);
+    if (short_since && now.charged_bytes > life.charged_bytes[dram] && now.charged_bytes > most) {
+      Wrong(absl::StrCat(life.rules.uid, " grew to ", now.charged_bytes, " bytes, and is entitled to ", most,
+                         ", while another waits for what it is guaranteed"));
     }
-    life->taken[at] = taken;
-    life->guarantee_bytes[at] = now.guarantee_bytes;
+    life.entitled_bytes[dram] = entitled;
   }
 }
 
@@ -113,7 +138,7 @@ void Simulation::CheckNvmeGuarantee(Life* life, const engine::TenantStats& stats
   const uint64_t segments = plan_.nvme_bytes / kSegmentMinBytes + 1;
   const uint64_t missed = (sizes.size() - 1) * kSegmentMinBytes + segments * (*sizes.rbegin() + kNvmeHeaderBytes);
   const uint64_t most = std::max(now.charged_bytes, life->charged_bytes[at]);
-  ++counts_.nvme_refused;
+  coverage_.Note(Situation::kNvmeRefused);
   if (most + missed <= std::min(now.guarantee_bytes, life->guarantee_bytes[at])) {
     Wrong(absl::StrCat(life->rules.uid, " is refused on nvme, though it has ", most, " of the ", now.guarantee_bytes,
                        " bytes it is guaranteed"));
@@ -131,7 +156,7 @@ void Simulation::CheckLeaseCap(Life* life, const engine::EngineStats& stats) {
       std::exchange(life->guarantee_waited, stats.guarantee_waits[TierIndex(TierKind::kDram)]) && no_time;
   const uint64_t cap = std::max(tenant.tiers[TierIndex(TierKind::kDram)].guarantee_bytes,
                                 life->guarantee_bytes[TierIndex(TierKind::kDram)]);
-  counts_.capped += waited && life->guarantee_waited ? 1 : 0;
+  if (waited && life->guarantee_waited && leased >= cap) coverage_.Note(Situation::kLeasesCapped);
   if (waited && life->guarantee_waited && leased > before && leased > cap) {
     Wrong(absl::StrCat(life->rules.uid, " leases ", leased, " bytes while a guarantee waits; its own is ", cap));
   }
@@ -153,7 +178,7 @@ void Simulation::OnCatalogDelete(SlotId slot) {
   const auto it = model_.durable().find(slot);
   const bool over_age = it != model_.durable().end() && model_.IsOverAge(it->second, Now());
   if (over_age && node_.recovered() && !plan_.disk_lies() && !plan_.power_cuts) {
-    ++counts_.erased_on_disk;
+    coverage_.Note(Situation::kErasedOnDisk);
     const BlockRef& ref = model_.version(it->second).block;
     const auto disk = node_.file()->bytes().subspan(uint64_t{slot.value()} * kSlotAlignBytes,
                                                     plan_.layouts[ref.space].SlotBytes() + kNvmeHeaderBytes);
@@ -165,11 +190,12 @@ void Simulation::OnCatalogDelete(SlotId slot) {
 
 void Simulation::CheckTenant(Life* life, const engine::TenantStats& stats) {
   CheckNvmeGuarantee(life, stats);
-  CheckTaken(life, stats);
   for (const TierKind tier : kAllTiers) {
     const size_t at = TierIndex(tier);
     const uint64_t charged = stats.tiers[at].charged_bytes;
     const uint64_t limit = life->in_policy ? life->rules.tier(tier).limit_bytes : 0;
+    if (stats.tiers[at].taken_within_guarantee > 0)
+      Wrong(absl::StrCat("what is guaranteed to ", life->rules.uid, " of ", TierName(tier), " was taken by another"));
     // Above a limit that was lowered, it only shrinks.
     const bool comes_back = !life->in_policy && was_recovering_;
     if (charged > limit && charged > life->charged_bytes[at] && !comes_back) {
@@ -177,7 +203,18 @@ void Simulation::CheckTenant(Life* life, const engine::TenantStats& stats) {
                          limit));
     }
     life->charged_bytes[at] = charged;
+    life->guarantee_bytes[at] = stats.tiers[at].guarantee_bytes;
   }
+  const engine::TenantTierStats& dram = stats.tiers[TierIndex(TierKind::kDram)];
+  const uint64_t evictions = dram.evictions();
+  if (evictions > life->evictions && life->leases > 0) coverage_.Note(Situation::kEvictedBesideLease);
+  life->evictions = evictions;
+  const uint64_t retired = dram.drop(policy::DropReason::kRetired).count;
+  const auto& users = life->namespace_users;
+  const bool all_open = !users.empty() && std::count(users.begin(), users.end(), 0) == 0;
+  if (retired > life->retired_drops && all_open)
+    Wrong(absl::StrCat("a block of ", life->rules.uid, " goes as one of a namespace that nobody has open"));
+  life->retired_drops = retired;
   if (life->in_policy && stats.entries > life->rules.max_entries && !life->quota_lowered)
     Wrong(absl::StrCat(life->rules.uid, " has ", stats.entries, " entries, may have ", life->rules.max_entries));
 }

@@ -1,4 +1,4 @@
-// What clients do.
+// What clients do to store, and how they leave.
 #include <algorithm>
 #include <utility>
 
@@ -8,10 +8,8 @@
 namespace kvartal::sim {
 namespace {
 
-constexpr uint32_t kNoParent = UINT32_MAX;
 constexpr size_t kUnfinishedMax = 600;
 constexpr size_t kFinishedKept = 64;
-constexpr uint64_t kHeldBlocksMax = 300;
 constexpr size_t kWaitingReservesMax = 64;
 
 }  // namespace
@@ -94,8 +92,9 @@ void Simulation::OnReserved(uint32_t index, uint32_t space, const Chain& chain, 
         break;
     }
   }
-  counts_.granted += granted;
-  counts_.refused += chain.count - granted - exist;
+  coverage_.Note(Situation::kGranted, granted);
+  coverage_.Note(Situation::kRefused, chain.count - granted - exist);
+  if (granted > 0 && !node_.recovered()) coverage_.Note(Situation::kStoredWhileRecovering);
   Say("  ", model_.life(index).rules.uid, " group ", group.value(), " shard ", shard, ": granted ", granted,
       ", there already ", exist, ", refused ", chain.count - granted - exist,
       reason == policy::Refusal::kNone ? "" : absl::StrCat(" (", policy::RefusalName(reason), ")"));
@@ -174,183 +173,13 @@ void Simulation::Commit(GroupId group, ReservationId reservation, uint32_t shard
   const CommitOutcome outcome = node_.engine().Commit(group, reservation, shard);
   if (may_be_ended && outcome == CommitOutcome::kNotFilling && expected != CommitOutcome::kNotFilling) {
     Say("group ", group.value(), " commits ", reservation.value(), ", which was ended");
+    coverage_.Note(Situation::kFillEnded);
     return model_.EndOverdue(reservation);
   }
   if (may_be_ended) model_.Commit(group, reservation, shard, Now());
-  if (outcome == CommitOutcome::kVisible) ++counts_.committed;
+  if (outcome == CommitOutcome::kVisible) coverage_.Note(Situation::kCommitted);
   Say("group ", group.value(), " commits ", reservation.value(), " shard ", shard, ": ", static_cast<int>(outcome));
   if (outcome != expected) Wrong(absl::StrCat("a commit must come out as ", static_cast<int>(expected)));
-}
-
-// --- loading
-
-void Simulation::DoLookup() {
-  uint32_t index;
-  if (!AnyLife(&index)) return;
-  const auto space = static_cast<uint32_t>(random_.Below(plan_.layouts.size()));
-  if (!Open(index, space)) return;
-  Lookup(index, space, AnyChain());
-  while (model_.held_blocks() > kHeldBlocksMax && !leases_.empty()) {
-    const size_t at = random_.Below(leases_.size());
-    ReleaseLease(at, leases_[at].blocks.size());
-  }
-}
-
-void Simulation::Lookup(uint32_t index, uint32_t space, const Chain& chain) {
-  Life& life = model_.life(index);
-  std::vector<engine::BlockPlace> places;
-  const uint64_t request = random_.Chance(20) ? life.last_request : 0;
-  const engine::LookupResult result = node_.engine().Lookup(life.ns[space], KeysOf(chain), 0, request, &places);
-  Say("lookup ", life.rules.uid, "/s", space, " [", chain.first, " +", chain.count, "]: found ", result.matched);
-  life.last_request = result.request;
-  if (places.size() != result.matched || result.matched > chain.count)
-    return Wrong("a lookup found what was not asked");
-  counts_.found += result.matched;
-  Lease lease{index, space, {}};
-  bool in_place = true;
-  const uint64_t every_byte_of = random_.Below(chain.count);
-  for (uint32_t i = 0; i < result.matched; ++i) {
-    const BlockRef ref{index, space, chain.first + i};
-    in_place = in_place && places[i].tier == TierKind::kDram;
-    model_.Found(ref, in_place, Now());
-    lease.blocks.push_back(TakeHold(ref, places[i], in_place, i == every_byte_of));
-    Life::Block& block = model_.at(ref);
-    block.access_ms = Now();
-    // One request uses a block once, however often it asks.
-    if (request == 0) block.used_ms = Now();
-  }
-  if (result.matched < chain.count) {
-    const BlockRef missed{index, space, chain.first + result.matched};
-    if (model_.HasRightTo(missed, Now()) && !IsOwed(missed))
-      Wrong(absl::StrCat(model_.NameOf(missed), " is not found though it is held"));
-  }
-  if (lease.blocks.empty()) return;
-  leases_.push_back(std::move(lease));
-  if (random_.Chance(30)) ReleaseLease(leases_.size() - 1, leases_.back().blocks.size());
-}
-
-bool Simulation::IsOwed(const BlockRef& ref) {
-  for (const Lease& lease : leases_) {
-    for (const Held& held : lease.blocks) {
-      if (!(held.block == ref)) continue;
-      const engine::Hold in_place{held.hold.entry, true};
-      // Or so is that of somebody else: no lease is new then.
-      const bool capped = node_.engine().stats().guarantee_waits[TierIndex(TierKind::kDram)];
-      return capped || !node_.engine().MayRenew({&in_place, 1});
-    }
-  }
-  return false;
-}
-
-Simulation::Held Simulation::TakeHold(const BlockRef& ref, const engine::BlockPlace& place, bool in_place,
-                                      bool every_byte) {
-  Held held{ref, {place.entry, in_place}, place.arena_offset, place.generation, 0};
-  if (in_place) {
-    if (GenerationAt(ref.life, place.arena_offset) != place.generation)
-      Wrong(absl::StrCat(model_.NameOf(ref), " is served with another generation than its slot has"));
-    held.nonce = NonceAt(BytesAt(ref.life, place.arena_offset));
-    model_.Read(ref, held.nonce);
-    model_.NoteSlot(ref, place.arena_offset, place.generation, held.nonce);
-    if (!findings_.any()) CheckHeld(held, ref.space, every_byte);
-  }
-  model_.AddHold(ref, in_place, place.arena_offset);
-  return held;
-}
-
-void Simulation::DoLoad() {
-  if (leases_.empty()) return DoLookup();
-  const Lease& lease = random_.Pick(leases_);
-  if (!model_.life(lease.life).in_policy || !Open(lease.life, lease.space)) return;
-  Load(lease, random_.Chance(70) ? lease.blocks.size() : random_.Between(1, lease.blocks.size()));
-}
-
-void Simulation::Load(const Lease& lease, size_t count) {
-  const std::vector<Held> asked(lease.blocks.begin(), lease.blocks.begin() + static_cast<ptrdiff_t>(count));
-  std::vector<EntryId> entries;
-  for (const Held& held : asked) {
-    entries.push_back(held.hold.entry);
-    model_.StartUse(held.block);
-  }
-  Say("load ", count, " from ", model_.NameOf(asked.front().block));
-  ++loads_;
-  auto answered = std::make_shared<bool>(false);
-  node_.engine().Load(
-      model_.life(lease.life).ns[lease.space], std::move(entries),
-      [this, index = lease.life, space = lease.space, asked, answered](const engine::CacheEngine::LoadResult& result) {
-        if (std::exchange(*answered, true)) Wrong("a load is answered twice");
-        --loads_;
-        OnLoaded(index, space, asked, result);
-      });
-}
-
-void Simulation::OnLoaded(uint32_t index, uint32_t space, const std::vector<Held>& asked,
-                          const engine::CacheEngine::LoadResult& result) {
-  const Life& life = model_.life(index);
-  Say("  ", life.rules.uid, ": loaded ", result.places.size(), " of ", asked.size(), result.read_failed ? ", lost" : "",
-      result.reason == policy::Refusal::kNone ? "" : absl::StrCat(" (", policy::RefusalName(result.reason), ")"));
-  if (result.places.size() > asked.size()) return Wrong("a load brought what was not asked");
-  const bool short_of = result.places.size() < asked.size();
-  if (short_of && result.reason == policy::Refusal::kNone && !result.read_failed)
-    Wrong("a load brought less than was asked, and no reason");
-  if (result.read_failed && (durable_read_ || !ReadsMayFail(index))) Wrong("a block was lost though the disk is sound");
-  counts_.loaded += result.places.size();
-  for (const Held& held : asked) model_.EndUse(held.block, Now());
-  std::vector<engine::Hold> holds;
-  for (const engine::BlockPlace& place : result.places) holds.push_back({place.entry, true});
-  // Its sessions ended meanwhile: nobody is there to read it.
-  if (life.dropping || !life.in_policy) return node_.engine().Release(holds);
-  Lease lease{index, space, {}};
-  for (size_t i = 0; i < result.places.size(); ++i) {
-    if (result.places[i].entry != asked[i].hold.entry) return Wrong("a load answers about another block");
-    lease.blocks.push_back(TakeHold(asked[i].block, result.places[i], true, true));
-  }
-  if (lease.blocks.empty()) return;
-  leases_.push_back(std::move(lease));
-  if (random_.Chance(60)) ReleaseLease(leases_.size() - 1, leases_.back().blocks.size());
-}
-
-void Simulation::DoRelease() {
-  if (leases_.empty()) return;
-  const size_t at = random_.Below(leases_.size());
-  if (plan_.tenants[model_.life(leases_[at].life).tenant].hoards && random_.Chance(90)) return;
-  const size_t all = leases_[at].blocks.size();
-  const size_t count = random_.Chance(80) ? all : random_.Between(1, all);
-  Say("release ", count, " from ", model_.NameOf(leases_[at].blocks.front().block));
-  ReleaseLease(at, count);
-}
-
-void Simulation::ReleaseLease(size_t at, size_t count) {
-  Lease& lease = leases_[at];
-  std::vector<engine::Hold> holds;
-  for (size_t i = 0; i < count; ++i) {
-    const Held& held = lease.blocks[i];
-    CheckHeld(held, lease.space, true);
-    holds.push_back(held.hold);
-    model_.EndHold(held.block, held.hold.in_place, held.offset, Now());
-  }
-  lease.blocks.erase(lease.blocks.begin(), lease.blocks.begin() + static_cast<ptrdiff_t>(count));
-  if (lease.blocks.empty()) leases_.erase(leases_.begin() + static_cast<ptrdiff_t>(at));
-  // Last: it may answer others, and they may take leases.
-  node_.engine().Release(holds);
-}
-
-void Simulation::DoPin() {
-  if (leases_.empty()) return;
-  const Lease& lease = random_.Pick(leases_);
-  const Life& life = model_.life(lease.life);
-  if (!life.in_policy || life.dropping) return;
-  const size_t count = random_.Between(1, std::min<size_t>(lease.blocks.size(), 8));
-  std::vector<engine::Hold> holds;
-  for (size_t i = 0; i < count; ++i) holds.push_back(lease.blocks[i].hold);
-  const int64_t until_ms = Now() + static_cast<int64_t>(random_.Below(30'000));
-  const policy::Refusal refused = node_.engine().Pin(holds, until_ms);
-  Say("pin ", count, " from ", model_.NameOf(lease.blocks.front().block), " for ", until_ms - Now(),
-      " ms: ", policy::RefusalName(refused));
-  const bool may_be_too_long = life.rules.max_age_ms > 0;
-  if (refused == policy::Refusal::kTooLong && !may_be_too_long)
-    Wrong("a pin is called too long, and nothing ends before it");
-  if (refused != policy::Refusal::kNone) return;
-  for (size_t i = 0; i < count; ++i) model_.Pin(lease.blocks[i].block, until_ms, Now());
 }
 
 // --- leaving
@@ -374,10 +203,43 @@ void Simulation::EndGroup(uint32_t index, size_t at) {
   const size_t expected = model_.AbortGroup(group);
   const size_t aborted = node_.engine().AbortGroup(group);
   Say("group ", group.value(), " ends: ", aborted, " blocks aborted");
+  if (aborted > 0) coverage_.Note(Situation::kGroupEnded);
   if (aborted + may_be_ended < expected || (aborted > expected && waiting == 0))
     Wrong(absl::StrCat("must be ", expected));
   std::erase_if(unfinished_, [&](const Unfinished& item) { return item.group == group; });
   group = GroupId(++last_group_);
+}
+
+// A group opens a namespace that another one has open, or one of those that have it open ends.
+void Simulation::DoNamespace() {
+  uint32_t index;
+  if (!AnyLife(&index)) return;
+  const auto space = static_cast<uint32_t>(random_.Below(plan_.layouts.size()));
+  if (!Open(index, space)) return;
+  Life& life = model_.life(index);
+  if (random_.Chance(20)) {
+    Say("open ", life.rules.uid, "/s", space, " once more");
+    OpenNamespace(&life, space);
+    return;
+  }
+  CloseNamespace(index, space);
+}
+
+// With the last one everybody who used it has left before.
+void Simulation::CloseNamespace(uint32_t index, uint32_t space) {
+  Life& life = model_.life(index);
+  if (life.namespace_users[space] == 1) {
+    for (size_t at = 0; at < life.groups.size(); ++at) EndGroup(index, at);
+    for (size_t at = 0; at < leases_.size();) {
+      const bool of_it = leases_[at].life == index && leases_[at].space == space;
+      if (of_it) ReleaseLease(at, leases_[at].blocks.size());
+      at = of_it ? 0 : at + 1;  // it may have answered others
+    }
+    coverage_.Note(Situation::kNamespaceClosed);
+  }
+  Say("close ", life.rules.uid, "/s", space);
+  --life.namespace_users[space];
+  node_.engine().CloseNamespace(life.ns[space]);
 }
 
 }  // namespace kvartal::sim

@@ -99,13 +99,17 @@ class SimClock : public Clock {
   SimClock(const ManualClock* honest, Planted planted)
       : honest_(honest), planted_(planted), start_ns_(honest->MonotonicNs()), start_wall_ms_(honest->WallMs()) {}
   int64_t MonotonicNs() const override { return planted_ == Planted::kSlowClock ? start_ns_ : honest_->MonotonicNs(); }
-  int64_t WallMs() const override { return planted_ == Planted::kSlowClock ? start_wall_ms_ : honest_->WallMs(); }
+  int64_t WallMs() const override {
+    return skew_ms_ + (planted_ == Planted::kSlowClock ? start_wall_ms_ : honest_->WallMs());
+  }
+  void SkewWall(int64_t ms) { skew_ms_ = ms; }
 
  private:
   const ManualClock* const honest_;
   const Planted planted_;
   const int64_t start_ns_;
   const int64_t start_wall_ms_;
+  int64_t skew_ms_ = 0;
 };
 
 }  // namespace kvartal::sim

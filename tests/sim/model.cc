@@ -60,6 +60,7 @@ void Model::Retire(uint32_t index) {
   life.in_policy = false;
   life.spaces.clear();
   life.slots.clear();
+  life.pins.clear();
   life.dead_below = next_nonce();
   std::erase_if(durable_, [&](const auto& item) { return versions_[item.second].block.life == index; });
 }
@@ -73,6 +74,11 @@ int64_t Model::SlackMs() const { return boots_ > 1 ? 3 * kTickMs : kTickMs; }
 bool Model::TooOld(const Life& life, int64_t commit_ms, int64_t now_ms) const {
   const auto max_age_ms = static_cast<int64_t>(life.rules.max_age_ms);
   return max_age_ms > 0 && now_ms - commit_ms >= max_age_ms + SlackMs();
+}
+
+bool Model::MayHaveAged(const Version& version, int64_t now_ms) const {
+  const auto shortest_ms = static_cast<int64_t>(lives_[version.block.life].shortest_age_ms);
+  return shortest_ms > 0 && now_ms - version.commit_ms + 3 * kTickMs >= shortest_ms;
 }
 
 bool Model::Pinned(const Life::Block& block, int64_t now_ms) const {
@@ -139,6 +145,7 @@ void Model::Commit(GroupId group, ReservationId reservation, uint32_t shard, int
   block.maybe = true;
   block.nonce = block.last_committed = nonce;
   block.used_ms = block.access_ms = now_ms;
+  block.latest_commit_ms = std::max(block.latest_commit_ms, now_ms);
   versions_[nonce].commit_ms = now_ms;
   if (plan_.nvme_bytes > 0) awaits_durable_[reservation.value()] = nonce;
   EndFilling(reservation.value(), Version::Fate::kCommitted);
@@ -207,8 +214,9 @@ void Model::Found(const BlockRef& ref, bool in_place, int64_t now_ms) {
   if (!block.maybe) {
     return wrong(block.reservation != 0 ? " is served before its commit" : " is served though it is not there");
   }
-  const uint32_t newest = block.nonce != 0 ? block.nonce : block.last_committed;
-  if (TooOld(life, versions_[newest].commit_ms, now_ms)) return wrong(" is served though it is older than maxAge");
+  const bool known = block.nonce != 0 && !block.raced_recovery;
+  const int64_t commit_ms = known ? versions_[block.nonce].commit_ms : block.latest_commit_ms;
+  if (TooOld(life, commit_ms, now_ms)) return wrong(" is served though it is older than maxAge");
   const auto dram_ttl = static_cast<int64_t>(life.rules.ttl_ms[TierIndex(TierKind::kDram)]);
   const auto nvme_ttl = static_cast<int64_t>(life.rules.ttl_ms[TierIndex(TierKind::kNvme)]);
   const int64_t ttl_ms = in_place ? dram_ttl : dram_ttl == 0 || nvme_ttl == 0 ? 0 : std::max(dram_ttl, nvme_ttl);
@@ -270,6 +278,7 @@ void Model::AddHold(const BlockRef& ref, bool in_place, uint64_t offset) {
   ++held_blocks_;
   if (in_place) {
     ++block.leases;
+    ++lives_[ref.life].leases;
     ++lives_[ref.life].slots[offset].users;
   } else {
     ++block.holds;
@@ -282,6 +291,7 @@ void Model::EndHold(const BlockRef& ref, bool in_place, uint64_t offset, int64_t
   block.access_ms = now_ms;
   if (in_place) {
     --block.leases;
+    --lives_[ref.life].leases;
     --lives_[ref.life].slots[offset].users;
   } else {
     --block.holds;
@@ -341,19 +351,33 @@ bool Model::PinsAreOnNvme(const Life& life) const {
   return bytes <= life.least_nvme_guarantee;
 }
 
-std::vector<BlockRef> Model::DurablePins(int64_t now_ms) {
-  std::vector<BlockRef> pins;
+bool Model::HasPins(int64_t now_ms) {
+  for (Life& life : lives_) {
+    for (const BlockRef& pin : life.pins) {
+      if (at(pin).pinned_until_ms > now_ms) return true;
+    }
+  }
+  return false;
+}
+
+std::vector<Model::DurablePin> Model::DurablePins() {
+  std::vector<DurablePin> pins;
   if (plan_.disk_lies() || plan_.planted != Planted::kNothing) return pins;
   for (const auto& [slot, nonce] : durable_) {
     const BlockRef ref = versions_[nonce].block;
     const Life& life = lives_[ref.life];
     const bool may_end = life.quota_lowered || life.was_removed || life.dropping || !life.in_policy ||
-                         life.shortest_age_ms > 0 || life.rules.max_entries != policy::kNoLimit ||
-                         !PinsAreOnNvme(life) ||
+                         life.rules.max_entries != policy::kNoLimit || !PinsAreOnNvme(life) ||
                          versions_[nonce].commit_ms <= life.dropped_ms + 2 * kTickMs;  // a tombstone may cover it
-    if (!may_end && at(ref).nonce == nonce && at(ref).maybe && at(ref).pinned_until_ms > now_ms) pins.push_back(ref);
+    if (may_end || life.spaces.empty()) continue;
+    const Life::Block& block = at(ref);
+    if (block.nonce == nonce && block.maybe) pins.push_back({ref, nonce, block.pinned_until_ms});
   }
   return pins;
+}
+
+bool Model::MustBeKept(const DurablePin& pin, int64_t now_ms, int64_t latest_ms) const {
+  return pin.until_ms > now_ms + 3 * kTickMs && !MayHaveAged(versions_[pin.nonce], std::max(now_ms, latest_ms));
 }
 
 void Model::Durable(ReservationId reservation, SlotId slot) {
@@ -392,11 +416,13 @@ void Model::Crash(bool power_cut, bool loses_catalog) {
     life.dropping = life.was_removed = false;
     life.slots.clear();
     life.pins.clear();
-    life.charged_bytes = life.guarantee_bytes = life.taken = {};
+    life.charged_bytes = life.guarantee_bytes = life.entitled_bytes = {};
+    life.leases = life.loads = life.evictions = life.retired_drops = life.short_reserve = 0;
     life.nvme_refused = life.leased_bytes = 0;
     life.guarantee_waited = false;
     life.least_nvme_guarantee = life.rules.tier(TierKind::kNvme).guarantee_bytes;
     life.ns.clear();
+    life.namespace_users.clear();
     life.last_request = 0;
     life.id = TenantId::None();
     // Tombstones were in it.
@@ -413,7 +439,7 @@ void Model::Crash(bool power_cut, bool loses_catalog) {
   }
 }
 
-bool Model::MustHaveSurvived(uint32_t nonce, int64_t now_ms) {
+bool Model::MustHaveSurvived(uint32_t nonce, int64_t now_ms, int64_t latest_ms) {
   const Version& version = versions_[nonce];
   const Life& life = lives_[version.block.life];
   const policy::TenantRules& rules = life.rules;
@@ -422,11 +448,10 @@ bool Model::MustHaveSurvived(uint32_t nonce, int64_t now_ms) {
   if (!life.in_policy || life.quota_lowered || rules.max_entries != policy::kNoLimit) return false;
   // What was committed in the tick of a drop is taken for older than it.
   if (version.commit_ms <= life.dropped_ms + 2 * kTickMs) return false;
-  const auto idle_ms = static_cast<uint64_t>(now_ms - version.commit_ms) + 3 * kTickMs;
+  // A clock that was set back may have it committed in the future.
+  const auto idle_ms = static_cast<uint64_t>(std::max<int64_t>(now_ms - version.commit_ms, 0)) + 3 * kTickMs;
   const uint64_t ttl_ms = rules.ttl_ms[TierIndex(TierKind::kNvme)];
-  // Whatever policy says by now: it may have been erased half when the crash came.
-  const bool aged = life.shortest_age_ms > 0 && idle_ms >= life.shortest_age_ms;
-  return (ttl_ms == 0 || idle_ms < ttl_ms) && !aged;
+  return (ttl_ms == 0 || idle_ms < ttl_ms) && !MayHaveAged(version, std::max(now_ms, latest_ms));
 }
 
 }  // namespace kvartal::sim

@@ -45,13 +45,14 @@ struct BlockRef {
 // One policy object of one tenant, from its appearance until another object of the same name replaces it.
 struct Life {
   struct Block {
-    uint32_t nonce = 0;           // of the bytes it has in this boot; 0: not seen yet
-    uint32_t last_committed = 0;  // the newest nonce that was ever visible
-    bool maybe = false;           // it may be found: committed, and neither stored anew nor deleted since
-    uint64_t reservation = 0;     // by which it is being filled
-    bool raced_recovery = false;  // stored anew while records were still coming in: an older one may win
-    int64_t used_ms = 0;          // when it was last used for sure
-    int64_t access_ms = 0;        // and when at the latest
+    uint32_t nonce = 0;            // of the bytes it has in this boot; 0: not seen yet
+    uint32_t last_committed = 0;   // the newest nonce that was ever visible
+    int64_t latest_commit_ms = 0;  // of all of them: a clock that was set back dates a newer one before an older one
+    bool maybe = false;            // it may be found: committed, and neither stored anew nor deleted since
+    uint64_t reservation = 0;      // by which it is being filled
+    bool raced_recovery = false;   // stored anew while records were still coming in: an older one may win
+    int64_t used_ms = 0;           // when it was last used for sure
+    int64_t access_ms = 0;         // and when at the latest
     int64_t pinned_until_ms = 0;
     int64_t ever_pinned_until_ms = 0;  // an older record of it may come back with its pin
     uint32_t leases = 0;               // in place
@@ -81,16 +82,22 @@ struct Life {
   std::vector<std::vector<Block>> spaces;
   absl::flat_hash_map<uint64_t, Slot> slots;  // by offset of the block in the arena
   std::vector<BlockRef> pins;
+  uint64_t leases = 0;                                 // in place
+  uint64_t loads = 0;                                  // under way
   std::array<uint64_t, kTierCount> charged_bytes{};    // after the last event or tick
   std::array<uint64_t, kTierCount> guarantee_bytes{};  // then
-  std::array<uint64_t, kTierCount> taken{};            // copies that others had of it by then
-  uint64_t nvme_refused = 0, leased_bytes = 0;         // by then, too
+  std::array<uint64_t, kTierCount> entitled_bytes{};   // then: guarantee or fair share, whichever is more
+  uint64_t evictions = 0;                              // from memory, by then
+  uint64_t retired_drops = 0;                          // of namespaces that nobody had open, by then
+  uint64_t short_reserve = 0;  // waited then for memory that is guaranteed, and for nothing else; 0: none
+  uint64_t nvme_refused = 0, leased_bytes = 0;  // by then, too
   int64_t looked_ms = 0;
   bool guarantee_waited = false;      // somebody's
   uint64_t least_nvme_guarantee = 0;  // it had in this boot
   // Of this boot.
   TenantId id;
-  std::vector<NamespaceId> ns;
+  std::vector<NamespaceId> ns;            // by space; None: never opened
+  std::vector<uint32_t> namespace_users;  // by space: how often it is open
   uint64_t last_request = 0;
 };
 
@@ -167,10 +174,19 @@ class Model {
   void Synced() { durable_synced_ = durable_; }
   void Crash(bool power_cut, bool loses_catalog);
   const std::map<SlotId, uint32_t>& durable() const { return durable_; }
-  // Pins in force that were persisted, for all one can know.
-  std::vector<BlockRef> DurablePins(int64_t now_ms);
+  // Pins that were persisted, for all one can know, and whether one of them still has to be kept.
+  struct DurablePin {
+    BlockRef block;
+    uint32_t nonce = 0;
+    int64_t until_ms = 0;
+  };
+  std::vector<DurablePin> DurablePins();
+  // `latest_ms`: the latest date there was. What was over age then may be erased half, though the clock was set back.
+  bool MustBeKept(const DurablePin& pin, int64_t now_ms, int64_t latest_ms) const;
+  // Any in force.
+  bool HasPins(int64_t now_ms);
   // It was promised to be there after the crash, whatever the engine did since.
-  bool MustHaveSurvived(uint32_t nonce, int64_t now_ms);
+  bool MustHaveSurvived(uint32_t nonce, int64_t now_ms, int64_t latest_ms);
   void NewBoot() { ++boots_; }
   void SetRecovering(bool recovering) { recovering_ = recovering; }
   // It was committed or aborted already.
@@ -182,6 +198,8 @@ class Model {
   int64_t SlackMs() const;
   bool PinsAreOnNvme(const Life& life) const;
   bool TooOld(const Life& life, int64_t commit_ms, int64_t now_ms) const;
+  // Whatever policy says by now: it may have been erased half when a crash came.
+  bool MayHaveAged(const Version& version, int64_t now_ms) const;
   bool Pinned(const Life::Block& block, int64_t now_ms) const;
   void EndFilling(uint64_t reservation, Version::Fate fate);
   void EndOverdueAt(const BlockRef& ref, uint64_t offset, int64_t now_ms);

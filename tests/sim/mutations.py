@@ -97,7 +97,10 @@ MUTATIONS = {
     'takes-below-the-guarantee': [
         (POLICY + 'fair_share.cc',
          'if (claim == Claim::kNone || victim.used_bytes <= victim.guarantee_bytes) return false;',
-         'if (claim == Claim::kNone) return false;')],
+         'if (claim == Claim::kNone) return false;'),
+        # From those above theirs first it would hardly matter.
+        (POLICY + 'fair_share.cc', 'if (over_a != over_b) return over_a > over_b;',
+         'if (over_a != over_b) return over_a < over_b;')],
     'gives-what-was-emptied-to-anybody': [
         (ENGINE + 'space.cc',
          'return state_.SomebodyTakes(tier) ? std::min(room, shares_.EntitledRoom(tenant, tier)) : room;',
@@ -115,6 +118,10 @@ MUTATIONS = {
     'forgets-pins-at-a-restart': [
         (ENGINE + 'pins.cc', 'state_.timers.Schedule(id, entry.times_unrecorded ? state_.NowTick() : until);',
          'entry.times_unrecorded = false;\n  state_.timers.Schedule(id, until);')],
+    'dates-what-is-new-before-a-drop': [
+        (ENGINE + 'removal.cc',
+         '  state_.devices.catalog->KeepTime(std::max(tenant.removal.before_wall_ms, '
+         'state_.WallMsOfTick(state_.NowTick())));\n', '')],
     'answers-with-an-ended-fill': [
         (ENGINE + 'store_path.cc', '    TakeBackEnded();\n', '')],
     'mixes-up-tenants': [

@@ -1,5 +1,6 @@
 #include "tests/sim/node.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "daemon/base/check.h"
@@ -36,6 +37,13 @@ void Node::Boot(std::vector<policy::TenantRules> rules) {
     BootNvme();
     devices.nvme = nvme_.get();
     devices.catalog = watched_catalog_.get();
+  }
+  boot_ms_ = clock_.WallMs();
+  boot_date_ms_ = engine_clock_.WallMs();
+  if (catalog_ != nullptr) {
+    boot_date_ms_ = std::max(boot_date_ms_, catalog_->kept_time_ms());
+    for (const tier::ErasureRecord& erasure : catalog_->open_erasures())
+      boot_date_ms_ = std::max(boot_date_ms_, erasure.before_wall_ms);
   }
   engine_ = std::make_unique<engine::CacheEngine>(
       engine::EngineOptions{.eviction = plan_.eviction, .removed_grace_ms = plan_.removed_grace_ms}, devices,

@@ -34,6 +34,11 @@ class Node {
   bool recovered() const { return recovered_; }
 
   void ApplyPolicy(std::vector<policy::TenantRules> rules);
+  // The wall clock is that much off from now on. Dates follow at the next boot.
+  void SkewWall(int64_t ms) { engine_clock_.SkewWall(ms); }
+  // What the engine takes for the date: the wall clock of its start, or the last date on disk when that is later, and
+  // the time since.
+  int64_t DateMs() const { return boot_date_ms_ + clock_.WallMs() - boot_ms_; }
   // One virtual instant later.
   void AdvanceMs(int64_t ms) { clock_.AdvanceMs(ms); }
 
@@ -47,7 +52,7 @@ class Node {
   void SyncCatalog();
 
   engine::CacheEngine& engine() { return *engine_; }
-  const ManualClock& clock() const { return clock_; }
+  const Clock& clock() const { return engine_clock_; }
   tier::DramTier& dram() { return *dram_; }
   testing::FakeMemory& memory() { return *memory_; }
   // Null on a node without NVMe.
@@ -82,6 +87,8 @@ class Node {
   policy::NodeCapacity capacity_;
   bool recovered_ = false;
   uint64_t boots_ = 0;
+  int64_t boot_ms_ = 0;
+  int64_t boot_date_ms_ = 0;
 };
 
 }  // namespace kvartal::sim

@@ -14,7 +14,7 @@ constexpr size_t kQueues[] = {0, 0, 0, 4, 32};
 constexpr int64_t kGracesMs[] = {500, 3'000, 20'000, kRemovedGraceMs};
 
 // In a thousand events, before the swarm turns them up and down.
-constexpr std::array<uint32_t, kEventKinds> kUsualWeights = {140, 200, 240, 90, 110, 15, 25, 6,
+constexpr std::array<uint32_t, kEventKinds> kUsualWeights = {140, 200, 240, 90, 110, 15, 25, 6, 3,
                                                              70,  90,  8,   2,  2,   8,  2,  1};
 constexpr uint32_t kTurns[] = {1, 1, 1, 3, 10};  // of three
 

@@ -45,6 +45,7 @@ enum class EventKind : uint8_t {
   kPin,
   kHostile,
   kGroupEnd,
+  kNamespace,
   kAdvance,
   kComplete,
   kPolicy,
@@ -54,7 +55,7 @@ enum class EventKind : uint8_t {
   kCrash,
   kSettle,
 };
-inline constexpr size_t kEventKinds = 16;
+inline constexpr size_t kEventKinds = 17;
 
 struct TenantPlan {
   uint32_t groups = 1;

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
@@ -46,7 +47,7 @@ RunResult RunIt(Simulation* simulation, volatile uint64_t* progress) {
   result.found = !simulation->Run(current.events, progress);
   result.event = simulation->event();
   result.log_hash = simulation->log_hash();
-  result.counts = simulation->counts();
+  result.coverage = simulation->coverage();
   if (result.found) result.report = Report(simulation->finding());
   return result;
 }
@@ -60,6 +61,39 @@ RunResult RunSeed(uint64_t seed, uint64_t events, Planted planted, bool print_lo
   RunResult result = RunIt(&simulation, nullptr);
   current = {};
   std::signal(SIGABRT, SIG_DFL);
+  return result;
+}
+
+SeedsResult RunSeeds(uint64_t first, uint64_t count, uint64_t events, uint64_t jobs) {
+  void* const shared =
+      ::mmap(nullptr, jobs * sizeof(Coverage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  KV_CHECK(shared != MAP_FAILED);
+  auto* const coverages = static_cast<Coverage*>(shared);
+  std::vector<pid_t> workers;
+  for (uint64_t job = 0; job < jobs; ++job) {
+    const pid_t pid = ::fork();
+    KV_CHECK(pid >= 0);
+    if (pid > 0) {
+      workers.push_back(pid);
+      continue;
+    }
+    for (uint64_t i = job; i < count; i += jobs) {
+      const RunResult result = RunSeed(first + i, events);
+      coverages[job].Add(result.coverage);
+      if (!result.found) continue;
+      std::fprintf(stderr, "%s", result.report.c_str());
+      ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  SeedsResult result;
+  for (size_t job = 0; job < workers.size(); ++job) {
+    int status = 0;
+    KV_CHECK(::waitpid(workers[job], &status, 0) == workers[job]);
+    result.found |= !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+    result.coverage.Add(coverages[job]);
+  }
+  ::munmap(shared, jobs * sizeof(Coverage));
   return result;
 }
 

@@ -55,7 +55,7 @@ int RunOne(const Arguments& arguments) {
     std::fprintf(stderr, "%s", result.report.c_str());
     return 1;
   }
-  std::printf("seed %llu: %llu events, nothing found, log hash %016llx\n",
+  std::printf("%sseed %llu: %llu events, nothing found, log hash %016llx\n", result.coverage.Table().c_str(),
               static_cast<unsigned long long>(*arguments.seed), static_cast<unsigned long long>(result.event),
               static_cast<unsigned long long>(result.log_hash));
   return 0;
@@ -66,9 +66,11 @@ int RunFor(const Arguments& arguments) {
   const auto end = Clock::now() + std::chrono::seconds(*arguments.seconds);
   uint64_t seed = arguments.seed.value_or(1'000);
   uint64_t events = 0;
+  Coverage coverage;
   for (uint64_t runs = 1; Clock::now() < end; ++runs, ++seed) {
     const RunResult result = RunSeed(seed, arguments.events, arguments.planted);
     events += result.event;
+    coverage.Add(result.coverage);
     if (result.found) {
       std::fprintf(stderr, "%s", result.report.c_str());
       return 1;
@@ -78,8 +80,8 @@ int RunFor(const Arguments& arguments) {
                 static_cast<unsigned long long>(events));
     std::fflush(stdout);
   }
-  std::printf("sim: seeds up to %llu, %llu events, nothing found\n", static_cast<unsigned long long>(seed - 1),
-              static_cast<unsigned long long>(events));
+  std::printf("%ssim: seeds up to %llu, %llu events, nothing found\n", coverage.Table().c_str(),
+              static_cast<unsigned long long>(seed - 1), static_cast<unsigned long long>(events));
   return 0;
 }
 

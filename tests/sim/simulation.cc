@@ -41,6 +41,7 @@ bool Simulation::Run(uint64_t events, volatile uint64_t* progress) {
     log_.StartEvent(++event_);
     DoSettle();
     CheckEverything();
+    NoteBoot();
   }
   return !findings_.any();
 }
@@ -56,6 +57,7 @@ EventKind Simulation::DrawEvent() {
 }
 
 void Simulation::Step() {
+  if (!lost_.empty() && random_.Chance(50)) return StoreLost();
   switch (DrawEvent()) {
     case EventKind::kReserve:
       return DoReserve();
@@ -73,6 +75,8 @@ void Simulation::Step() {
       return DoHostile();
     case EventKind::kGroupEnd:
       return DoGroupEnd();
+    case EventKind::kNamespace:
+      return DoNamespace();
     case EventKind::kAdvance:
       return DoAdvance();
     case EventKind::kComplete:
@@ -100,16 +104,29 @@ bool Simulation::AnyLife(uint32_t* life) {
 
 bool Simulation::Open(uint32_t index, uint32_t space) {
   Life& life = model_.life(index);
-  if (!life.ns.empty()) return life.ns[space].valid();
-  if (!node_.engine().OpenMemory(life.id).ok()) return false;
-  for (uint32_t i = 0; i < plan_.layouts.size(); ++i) {
-    NamespaceDigest digest;
-    digest.bytes.fill(static_cast<uint8_t>(i + 1));
-    const auto ns = node_.engine().OpenNamespace(life.id, digest, plan_.layouts[i]);
-    if (!ns.ok()) Wrong("a namespace of " + life.name + " cannot be opened");
-    life.ns.push_back(ns.ok() ? *ns : NamespaceId::None());
+  if (life.ns.empty()) {
+    if (!node_.engine().OpenMemory(life.id).ok()) return false;
+    life.ns.assign(plan_.layouts.size(), NamespaceId::None());
+    life.namespace_users.assign(plan_.layouts.size(), 0);
   }
-  return life.ns[space].valid();
+  return life.namespace_users[space] > 0 || OpenNamespace(&life, space);
+}
+
+bool Simulation::OpenNamespace(Life* life, uint32_t space) {
+  NamespaceDigest digest;
+  digest.bytes.fill(static_cast<uint8_t>(space + 1));
+  const auto ns = node_.engine().OpenNamespace(life->id, digest, plan_.layouts[space]);
+  if (!ns.ok()) {
+    Wrong("a namespace of " + life->name + " cannot be opened");
+    return false;
+  }
+  if (life->ns[space].valid()) {
+    if (life->ns[space] != *ns) Wrong("a namespace of " + life->name + " is opened again as another");
+    if (life->namespace_users[space] == 0) coverage_.Note(Situation::kNamespaceReopened);
+  }
+  life->ns[space] = *ns;
+  ++life->namespace_users[space];
+  return true;
 }
 
 Simulation::Chain Simulation::AnyChain() {
@@ -161,7 +178,7 @@ bool Simulation::ReadsMayFail(uint32_t life) {
 void Simulation::OnDurable(GroupId, ReservationId reservation) {
   const auto slot = node_.watched_catalog()->recorded();
   if (!slot.has_value()) return Wrong("a block is called durable before its record is written");
-  ++counts_.durable;
+  coverage_.Note(Situation::kDurable);
   model_.Durable(reservation, *slot);
 }
 
@@ -171,7 +188,6 @@ void Simulation::OnDeletion(const engine::DeletionReceipt& receipt, absl::AnyInv
   last_receipt_ = receipt;
   Say("  receipt: ", receipt.blocks, " blocks of ", receipt.tenant, " (", policy::DropReasonName(receipt.reason), ")");
   if (receipt.blocks == 0 && receipt.reason == policy::DropReason::kMaxAge) Wrong("a receipt for nothing");
-  if (receipt.reason == policy::DropReason::kMaxAge) counts_.aged += receipt.blocks;
   if (receipt.unerased_blocks > 0 && !plan_.disk_lies()) Wrong("the disk is sound, and did not take zeros");
   // What a crash cut short is of an earlier life of the name, whoever has it now.
   if (receipt.reason != policy::DropReason::kRemoved || receipt.resumed) return;
@@ -179,9 +195,10 @@ void Simulation::OnDeletion(const engine::DeletionReceipt& receipt, absl::AnyInv
     Life& life = model_.life(index);
     if (life.name != receipt.tenant || life.dropping || !life.was_removed) continue;
     Say("  ", life.rules.uid, " was removed, and is erased: ", receipt.blocks, " blocks");
-    ++counts_.removed;
+    coverage_.Note(Situation::kRemovedErased);
     model_.StartDrop(index);
-    model_.EndDrop(index, model_.next_nonce(), receipt.unerased_blocks == 0 && !catalog_failed_, Now());
+    model_.EndDrop(index, model_.next_nonce(), receipt.unerased_blocks == 0 && !catalog_failed_ && !dates_behind_,
+                   Now());
   }
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/sim/coverage.h"
 #include "tests/sim/event_log.h"
 #include "tests/sim/model.h"
 #include "tests/sim/node.h"
@@ -15,6 +16,9 @@
 #include "tests/sim/random.h"
 
 namespace kvartal::sim {
+
+inline constexpr uint32_t kNoParent = UINT32_MAX;  // of a chain that is reserved without one
+inline constexpr int64_t kSkewMsMax = 60'000;      // of the wall clock
 
 // nullptr: the engine knows nobody by that number.
 inline const engine::TenantStats* StatsOf(const engine::EngineStats& stats, TenantId id) {
@@ -26,12 +30,6 @@ inline const engine::TenantStats* StatsOf(const engine::EngineStats& stats, Tena
 
 class Simulation : private engine::EngineObserver {
  public:
-  struct Counts {
-    uint64_t granted = 0, refused = 0, committed = 0, found = 0, loaded = 0, durable = 0, survived = 0, crashes = 0,
-             drops = 0, taken = 0, aged = 0, erased_on_disk = 0, pins_kept = 0, removed = 0, forgotten = 0,
-             nvme_refused = 0, capped = 0;
-  };
-
   Simulation(const Plan& plan, bool print_log);
   ~Simulation() override;
 
@@ -42,7 +40,7 @@ class Simulation : private engine::EngineObserver {
   uint64_t event() const { return event_; }
   uint64_t log_hash() const { return log_.hash(); }
   std::string LastLines() const { return log_.LastLines(); }
-  const Counts& counts() const { return counts_; }
+  const Coverage& coverage() const { return coverage_; }
 
  private:
   struct Held {
@@ -68,6 +66,10 @@ class Simulation : private engine::EngineObserver {
     uint32_t first = 0;
     uint32_t count = 0;
   };
+  struct Lost {
+    BlockRef block;
+    uint32_t count = 0;  // from there to the end of what was loaded
+  };
   struct Waiting {
     uint32_t life = 0;
     uint32_t space = 0;
@@ -76,7 +78,7 @@ class Simulation : private engine::EngineObserver {
     int64_t asked_ms = 0;
   };
 
-  // --- what clients do (clients.cc)
+  // --- what clients do (clients.cc, readers.cc)
   void DoReserve();
   void Reserve(uint32_t life, uint32_t space, const Chain& chain, GroupId group, uint32_t shard, uint32_t parent);
   std::map<uint64_t, Waiting>::iterator EndReserve(std::map<uint64_t, Waiting>::iterator reserve);
@@ -98,17 +100,22 @@ class Simulation : private engine::EngineObserver {
   void Load(const Lease& lease, size_t count);
   void OnLoaded(uint32_t life, uint32_t space, const std::vector<Held>& asked,
                 const engine::CacheEngine::LoadResult& result);
+  // What a read lost is stored anew, and loaded again by who holds it from before.
+  void StoreLost();
   void DoRelease();
   void ReleaseLease(size_t at, size_t count);
   void DoPin();
+  void Pin(const Lease& lease, size_t count, int64_t for_ms);
   void DoGroupEnd();
   void EndGroup(uint32_t life, size_t at);
+  void DoNamespace();
+  void CloseNamespace(uint32_t life, uint32_t space);
   // --- and should not do (hostile.cc)
   void DoHostile();
   void CommitWrongly();
   void Scribble();
   void AskTooMuch();
-  // --- what happens to the node (world.cc)
+  // --- what happens to the node (world.cc, crashes.cc)
   void DoAdvance();
   void Tick();
   void DoPolicy();
@@ -118,13 +125,17 @@ class Simulation : private engine::EngineObserver {
   void DoTrouble();
   void EndTrouble();
   void DoCrash();
+  void PinBeforeCrash();
+  void NoteCrash(Node::CrashKind kind);
+  void NoteBoot();
   void ComeToRest();
   void CheckPins(const std::vector<BlockRef>& pins);
   void Boot();
   void CheckSurvivors(const std::map<SlotId, uint32_t>& durable);
   void CheckSurvivor(uint32_t nonce);
   void DoSettle();
-  bool AtRest();
+  // In words; empty when everything is at rest.
+  std::string UnderWay();
   void CheckMemoryAtRest();
   void CheckRemoved(const engine::EngineStats& stats);
   void EndSessions(uint32_t life);
@@ -135,9 +146,10 @@ class Simulation : private engine::EngineObserver {
   void ForgetGone(const engine::EngineStats& stats);
   void CheckMemory(const engine::EngineStats& stats);
   void CheckTenant(Life* life, const engine::TenantStats& stats);
-  void CheckTaken(Life* life, const engine::TenantStats& stats);
   void CheckNvmeGuarantee(Life* life, const engine::TenantStats& stats);
   void CheckLeaseCap(Life* life, const engine::EngineStats& stats);
+  void CheckTaking(const engine::EngineStats& stats);
+  uint64_t OldestReserve(uint32_t life) const;
   void CheckZeroed(const engine::EngineStats& stats);
   // Its record is about to go.
   void OnCatalogDelete(SlotId slot);
@@ -155,13 +167,16 @@ class Simulation : private engine::EngineObserver {
   bool AnyLife(uint32_t* life);
   // False when its memory or namespace could not be opened.
   bool Open(uint32_t life, uint32_t space);
+  // Once more, however often it is open.
+  bool OpenNamespace(Life* life, uint32_t space);
   Chain AnyChain();
   std::vector<BlockKey> KeysOf(const Chain& chain) const;
   std::vector<policy::TenantRules> RulesInForce();
   const std::byte* BytesAt(uint32_t life, uint64_t offset);
   uint32_t GenerationAt(uint32_t life, uint64_t offset);
   bool ReadsMayFail(uint32_t life);
-  int64_t Now() const { return node_.clock().WallMs(); }
+  // On the clock that blocks are dated by.
+  int64_t Now() const { return node_.DateMs(); }
   void Wrong(std::string what) { findings_.Add(std::move(what)); }
   template <typename... Args>
   void Say(const Args&... args);
@@ -172,7 +187,7 @@ class Simulation : private engine::EngineObserver {
   Findings findings_;
   Model model_;
   Node node_;
-  Counts counts_;
+  Coverage coverage_;
   uint64_t event_ = 0;
   uint32_t weights_total_ = 0;
   std::vector<uint32_t> current_;  // by tenant of the plan: its life
@@ -184,11 +199,16 @@ class Simulation : private engine::EngineObserver {
   std::vector<ReservationId> finished_;   // some, to be named again by a hostile client
   std::map<uint64_t, Waiting> reserves_;  // not yet answered
   uint64_t loads_ = 0;                    // not yet answered
+  std::vector<Lost> lost_;                // and to be stored anew
   size_t lease_to_check_ = 0;             // its bytes, at the next event
   engine::DeletionReceipt last_receipt_;
   bool was_recovering_ = false;  // at the last look at the ledger
+  bool tick_late_ = false;       // the next one comes more than a tick after the last
   bool crash_next_ = false;
-  bool durable_read_ = false;    // what is read now was durable on a sound disk
+  bool durable_read_ = false;  // what is read now was durable on a sound disk
+  // Blocks may be dated after the tombstones of this boot: the clock was set back behind the latest date there was.
+  bool dates_behind_ = false;
+  int64_t latest_date_ms_ = 0;   // at any crash so far
   bool catalog_failed_ = false;  // it was told to, in this boot
 };
 

@@ -1,4 +1,4 @@
-// What happens to the node: time, policy, tenants that come and go, devices in trouble, crashes.
+// What happens to the node: time, policy, tenants that come and go, devices in trouble, rest.
 #include <algorithm>
 #include <utility>
 
@@ -9,10 +9,7 @@ namespace {
 
 constexpr uint32_t kTenantsPerBootMax = 12;  // an engine keeps what it knew of each until it restarts
 constexpr int kSettleRoundsMax = 400;
-// What a full queue refuses is tried again: that often, until every pin is on disk.
-constexpr int kRestRounds = 6 * kTimerBusyTicks;
 constexpr int64_t kRemovalMs = 3'000;  // at rest: from the end of a grace to the last zero
-constexpr size_t kSurvivorsChecked = 48;
 
 }  // namespace
 
@@ -22,7 +19,10 @@ void Simulation::DoAdvance() {
   const uint64_t ticks = random_.Chance(85) ? random_.Between(1, 3) : random_.Between(4, 60);
   Say("time goes on: ", ticks, " ticks");
   for (uint64_t i = 0; i < ticks && !findings_.any(); ++i) Tick();
-  if (random_.Chance(20)) node_.AdvanceMs(static_cast<int64_t>(random_.Below(kTickMs)));
+  if (random_.Chance(20)) {
+    node_.AdvanceMs(static_cast<int64_t>(random_.Below(kTickMs)));
+    tick_late_ = true;
+  }
 }
 
 void Simulation::Tick() {
@@ -30,6 +30,7 @@ void Simulation::Tick() {
   node_.engine().Tick();
   if (node_.engine().behind()) node_.engine().CatchUp();
   CheckLedger();
+  tick_late_ = false;
   node_.CompleteSome(&random_);
 }
 
@@ -57,6 +58,10 @@ void Simulation::DoPolicy() {
       rules.tier(TierKind::kNvme).limit_bytes / 1024, " KiB, ttl ", rules.ttl_ms[TierIndex(TierKind::kDram)], "/",
       rules.ttl_ms[TierIndex(TierKind::kNvme)], " ms, max age ", rules.max_age_ms, " ms");
   node_.ApplyPolicy(RulesInForce());
+  for (const TierKind tier : kAllTiers) {
+    const bool below = life.charged_bytes[TierIndex(tier)] > rules.tier(tier).limit_bytes;
+    if (below) coverage_.Note(Situation::kLimitBelowUse);
+  }
 }
 
 // A policy goes, comes back, or is made anew under its name.
@@ -66,6 +71,7 @@ void Simulation::DoTenantLife() {
   if (life.dropping) return;
   if (life.in_policy) {
     Say(life.rules.uid, " is removed");
+    coverage_.Note(Situation::kTenantRemoved);
     EndSessions(current);
     CheckLedger();
     life.in_policy = false;
@@ -87,6 +93,7 @@ void Simulation::DoTenantLife() {
     life.quota_lowered = life.was_removed = true;
   }
   Say(model_.life(current).rules.uid, anew ? " is new" : " is back");
+  coverage_.Note(anew ? Situation::kTenantAnew : Situation::kTenantBack);
   node_.ApplyPolicy(RulesInForce());
   const TenantId id = node_.engine().FindTenant(model_.life(current).name);
   if (id != model_.life(current).id) ++tenants_of_boot_;
@@ -111,8 +118,9 @@ void Simulation::EndSessions(uint32_t index) {
   }
   // The groups owed it: they open it again when they come back.
   Life& life = model_.life(index);
-  for (const NamespaceId ns : std::exchange(life.ns, {})) {
-    if (ns.valid()) node_.engine().CloseNamespace(ns);
+  for (size_t space = 0; space < life.ns.size(); ++space) {
+    for (; life.namespace_users[space] > 0; --life.namespace_users[space])
+      node_.engine().CloseNamespace(life.ns[space]);
   }
 }
 
@@ -136,8 +144,8 @@ void Simulation::OnDropped(uint32_t index, uint32_t nonces_below, const absl::St
   if (bytes.ok() && (last_receipt_.tenant != model_.life(index).name || last_receipt_.bytes() != *bytes ||
                      last_receipt_.unerased_blocks > 0))
     Wrong("the receipt of a drop tells something else");
-  model_.EndDrop(index, nonces_below, bytes.ok(), Now());
-  ++counts_.drops;
+  model_.EndDrop(index, nonces_below, bytes.ok() && !dates_behind_, Now());
+  coverage_.Note(Situation::kDropped);
   // What a deletion promised is seen best when nothing but the promise is left.
   crash_next_ = bytes.ok() && plan_.weights[static_cast<size_t>(EventKind::kCrash)] > 0 && random_.Chance(30);
 }
@@ -145,7 +153,7 @@ void Simulation::OnDropped(uint32_t index, uint32_t nonces_below, const absl::St
 // --- devices
 
 void Simulation::DoTrouble() {
-  switch (random_.Below(6)) {
+  switch (random_.Below(7)) {
     case 0:
       Say("memory is held");
       return node_.memory().Hold();
@@ -164,6 +172,7 @@ void Simulation::DoTrouble() {
         return node_.catalog()->Hold();
       }
       Say("the catalog is full");
+      coverage_.Note(Situation::kCatalogFull);
       catalog_failed_ = true;
       return node_.catalog()->FailWrites(absl::ResourceExhaustedError("no space left"));
     case 4:
@@ -171,6 +180,11 @@ void Simulation::DoTrouble() {
       Say("the catalog is synced");
       model_.Synced();
       return node_.SyncCatalog();
+    case 5: {
+      const int64_t skew_ms = static_cast<int64_t>(random_.Between(0, 2 * kSkewMsMax)) - kSkewMsMax;
+      Say("the wall clock is set, ", skew_ms, " ms off");
+      return node_.SkewWall(skew_ms);
+    }
     default:
       Say("the trouble is over");
       return EndTrouble();
@@ -184,130 +198,6 @@ void Simulation::EndTrouble() {
   node_.file()->FailLost();
   node_.catalog()->Release();
   node_.catalog()->FailWrites(absl::OkStatus());
-}
-
-// --- crashes
-
-void Simulation::DoCrash() {
-  auto kind = Node::CrashKind::kKill;
-  if (plan_.nvme_bytes > 0 && plan_.power_cuts && random_.Chance(40)) kind = Node::CrashKind::kPowerCut;
-  if (plan_.nvme_bytes > 0 && plan_.loses_catalog && random_.Chance(40)) kind = Node::CrashKind::kLosesCatalog;
-  Say("crash", kind == Node::CrashKind::kKill       ? ""
-               : kind == Node::CrashKind::kPowerCut ? ", power cut"
-                                                    : ", no catalog");
-  ++counts_.crashes;
-  const bool rests_first = random_.Chance(30) && kind == Node::CrashKind::kKill;
-  if (rests_first) ComeToRest();
-  if (findings_.any()) return;
-  crash_next_ = false;
-  std::vector<BlockRef> pins;
-  leases_.clear();
-  unfinished_.clear();
-  finished_.clear();
-  reserves_.clear();
-  loads_ = 0;
-  node_.Crash(kind, &random_);
-  node_.AdvanceMs(static_cast<int64_t>(random_.Below(random_.Chance(80) ? 2'000 : 60'000)));
-  if (rests_first && !catalog_failed_) pins = model_.DurablePins(Now() + 3 * kTickMs);
-  model_.Crash(kind == Node::CrashKind::kPowerCut, kind == Node::CrashKind::kLosesCatalog);
-  Boot();
-  if (node_.recovered() && !findings_.any()) CheckPins(pins);
-}
-
-// What a crash finds on disk then is all that was to be written there.
-void Simulation::ComeToRest() {
-  EndTrouble();
-  for (int round = 0; round < kRestRounds && !findings_.any(); ++round) {
-    node_.CompleteAll();
-    if (node_.file() != nullptr) node_.file()->FailLost();
-    Tick();
-  }
-  if (!findings_.any()) node_.CompleteAll();
-}
-
-// A pin outlives a restart, and the block with it, however short its TTL is.
-void Simulation::CheckPins(const std::vector<BlockRef>& pins) {
-  std::map<uint32_t, uint64_t> by_life;
-  for (const BlockRef& ref : pins) {
-    if (!Open(ref.life, ref.space)) continue;
-    std::vector<engine::BlockPlace> places;
-    const std::vector<BlockKey> keys = {KeyOf(ref.number)};
-    node_.engine().Lookup(model_.life(ref.life).ns[ref.space], keys, 0, 0, &places);
-    if (places.empty()) return Wrong(absl::StrCat(model_.NameOf(ref), " was pinned, and is gone after a crash"));
-    const engine::Hold hold = engine::HoldOf(places[0]);
-    node_.engine().Release({&hold, 1});
-    model_.at(ref).used_ms = model_.at(ref).access_ms = Now();
-    ++by_life[ref.life];
-  }
-  if (pins.empty()) return;
-  Say("  ", pins.size(), " pins are kept");
-  counts_.pins_kept += pins.size();
-  const engine::EngineStats stats = node_.engine().stats();
-  for (const auto& [index, count] : by_life) {
-    const uint64_t pinned = StatsOf(stats, model_.life(index).id)->pinned_blocks;
-    if (pinned < count)
-      Wrong(absl::StrCat(model_.life(index).name, " has ", pinned, " pinned blocks after a crash, must have ", count));
-  }
-}
-
-void Simulation::Boot() {
-  model_.NewBoot();
-  model_.SetRecovering(true);
-  catalog_failed_ = false;
-  const std::map<SlotId, uint32_t> durable = model_.durable();
-  node_.Boot(RulesInForce());
-  tenants_of_boot_ = 0;
-  for (const uint32_t index : current_) {
-    Life& life = model_.life(index);
-    if (!life.in_policy) continue;
-    ++tenants_of_boot_;
-    life.id = node_.engine().FindTenant(life.name);
-    if (!life.id.valid()) Wrong(life.name + " is in the policy, and nobody knows it");
-  }
-  // Else it goes on beside everything else, and blocks are stored anew meanwhile.
-  if (random_.Chance(60) || model_.boots() == 1) {
-    for (int round = 0; round < kSettleRoundsMax && !node_.recovered(); ++round) {
-      node_.CompleteAll();
-      if (node_.file() != nullptr) node_.file()->FailLost();
-    }
-    if (!node_.recovered()) Wrong("recovery never ended");
-    if (!findings_.any()) CheckSurvivors(durable);
-  }
-  for (const uint32_t index : current_) model_.life(index).quota_lowered = false;
-}
-
-void Simulation::CheckSurvivors(const std::map<SlotId, uint32_t>& durable) {
-  std::vector<uint32_t> promised;
-  for (const auto& [slot, nonce] : durable) {
-    if (model_.MustHaveSurvived(nonce, Now())) promised.push_back(nonce);
-  }
-  Say("recovered; ", promised.size(), " durable blocks must be there");
-  for (size_t i = 0; i < kSurvivorsChecked && !promised.empty() && !findings_.any(); ++i) {
-    const size_t at = random_.Below(promised.size());
-    CheckSurvivor(promised[at]);
-    promised.erase(promised.begin() + static_cast<ptrdiff_t>(at));
-  }
-}
-
-void Simulation::CheckSurvivor(uint32_t nonce) {
-  const BlockRef ref = model_.version(nonce).block;
-  if (!Open(ref.life, ref.space)) return;
-  const size_t leases = leases_.size();
-  std::vector<engine::BlockPlace> places;
-  const std::vector<BlockKey> keys = {KeyOf(ref.number)};
-  node_.engine().Lookup(model_.life(ref.life).ns[ref.space], keys, 0, 0, &places);
-  if (places.empty()) return Wrong(absl::StrCat(model_.NameOf(ref), " was durable, and is gone after a crash"));
-  ++counts_.survived;
-  Life::Block& block = model_.at(ref);
-  model_.Found(ref, false, Now());
-  block.used_ms = block.access_ms = Now();
-  leases_.push_back({ref.life, ref.space, {TakeHold(ref, places[0], places[0].tier == TierKind::kDram, true)}});
-  // Read it, too: what it says is checked when it comes.
-  durable_read_ = !plan_.disk_lies() && !plan_.power_cuts && !model_.life(ref.life).scribbles;
-  if (random_.Chance(50)) Load(leases_.back(), 1);
-  node_.CompleteAll();
-  durable_read_ = false;
-  if (leases_.size() > leases) ReleaseLease(leases, leases_[leases].blocks.size());
 }
 
 // --- rest
@@ -325,29 +215,33 @@ void Simulation::DoSettle() {
     if (node_.file() != nullptr) node_.file()->FailLost();
     while (!leases_.empty()) ReleaseLease(0, leases_[0].blocks.size());
     Tick();
-    if (round % 16 == 15 && AtRest()) break;
+    if (round % 16 == 15 && UnderWay().empty()) break;
   }
   if (findings_.any()) return;
-  if (!AtRest()) {
-    const engine::EngineStats stats = node_.engine().stats();
-    bool dropping = false;
-    for (const uint32_t index : current_) dropping |= model_.life(index).dropping;
-    return Wrong(absl::StrCat("something that is under way never ends: drop ", dropping, ", reserves ", reserves_.size(),
-                              ", loads ", loads_, ", waiting ", stats.waiting_reserves, ", reads ",
-                              stats.loads_under_way, ", writes ", stats.writes_under_way, ", leases ",
-                              stats.leased_blocks, ", memory ", node_.memory().counts().pending, ", reclaiming ",
-                              stats.reclaiming_bytes[TierIndex(TierKind::kDram)]));
-  }
+  if (const std::string left = UnderWay(); !left.empty()) return Wrong("what is under way never ends:" + left);
   CheckMemoryAtRest();
 }
 
-bool Simulation::AtRest() {
+std::string Simulation::UnderWay() {
   const engine::EngineStats stats = node_.engine().stats();
-  bool dropping = false;
-  for (const uint32_t index : current_) dropping |= model_.life(index).dropping;
-  return !dropping && reserves_.empty() && loads_ == 0 && stats.waiting_reserves == 0 && stats.loads_under_way == 0 &&
-         stats.writes_under_way == 0 && stats.leased_blocks == 0 && node_.memory().counts().pending == 0 &&
-         stats.reclaiming_bytes[TierIndex(TierKind::kDram)] == 0;
+  uint64_t drops = 0;
+  for (const uint32_t index : current_) drops += model_.life(index).dropping ? 1 : 0;
+  const std::pair<const char*, uint64_t> counts[] = {
+      {"drops", drops},
+      {"reserves", reserves_.size()},
+      {"loads", loads_},
+      {"waiters", stats.waiting_reserves},
+      {"reads", stats.loads_under_way},
+      {"writes", stats.writes_under_way},
+      {"leases", stats.leased_blocks},
+      {"memory", node_.memory().counts().pending},
+      {"bytes being reclaimed", stats.reclaiming_bytes[TierIndex(TierKind::kDram)]},
+  };
+  std::string out;
+  for (const auto& [what, count] : counts) {
+    if (count > 0) absl::StrAppend(&out, " ", count, " ", what);
+  }
+  return out;
 }
 
 // A tenant that did not come back has nothing left after its grace.

@@ -86,10 +86,12 @@ TEST_F(FairQueueTest, AnIdleOwnerSavesNothingUp) {
 }
 
 TEST_F(FairQueueTest, UrgentClassesGoFirst) {
-  Push(kRed, IoClass::kPromotion, 4 * kKiB);
+  Push(kRed, IoClass::kScrub, 4 * kKiB);
+  Push(kRed, IoClass::kDemotion, 4 * kKiB);
   Push(kBlue, IoClass::kDemandRead, 4 * kKiB);
   EXPECT_EQ(queue_.Pop()->io_class, IoClass::kDemandRead);
-  EXPECT_EQ(queue_.Pop()->io_class, IoClass::kPromotion);
+  EXPECT_EQ(queue_.Pop()->io_class, IoClass::kDemotion);
+  EXPECT_EQ(queue_.Pop()->io_class, IoClass::kScrub);
 }
 
 TEST_F(FairQueueTest, BackgroundWorkKeepsItsFloorUnderAFloodOfReads) {

@@ -252,5 +252,25 @@ TEST_F(PinTest, APinNoLongerCoveredAtARestartIsNotKept) {
   engine_->CheckInvariants();
 }
 
+// Its record was never written, and no longer matters.
+TEST_F(PinTest, WhatExpiredWhileItsPinWasBeingWrittenIsNotWrittenAgainAtEveryTick) {
+  auto rules = Guaranteed();
+  rules.ttl_ms[TierIndex(TierKind::kDram)] = 0;
+  rules.ttl_ms[TierIndex(TierKind::kNvme)] = 500;
+  Start({rules});
+  file_->Hold();
+  const NamespaceId ns = Open("a/p");
+  ASSERT_EQ(Store("a/p", ns, Chain(1, 2)), 2u);
+  ASSERT_EQ(Pin(ns, Chain(1, 2), 200), Refusal::kNone);
+  AdvanceMs(2'000);
+  file_->Release();
+  AdvanceMs(200);
+  const uint64_t written = StatsOf("a/p").write_throughs;
+  AdvanceMs(1'000);
+  EXPECT_EQ(StatsOf("a/p").write_throughs, written);
+  EXPECT_EQ(Matched(ns, Chain(1, 2)), 2u) << "in memory it has no TTL";
+  engine_->CheckInvariants();
+}
+
 }  // namespace
 }  // namespace kvartal::engine

@@ -172,6 +172,19 @@ TEST_F(SharingTest, WhileAGuaranteeWaitsNobodyLeasesMoreThanItsOwn) {
   engine_->CheckInvariants();
 }
 
+TEST_F(SharingTest, ATickThatComesLateDoesNotForgetWhoWaits) {
+  Start({Sharing("a/p", kAll / 2), Sharing("b/p", kAll / 2)}, 0);
+  const NamespaceId a = Open("a/p"), b = Open("b/p");
+  ASSERT_EQ(Store("a/p", a, Chain(1, kAllBlocks)), kAllBlocks);
+  const std::vector<Hold> holds = Holds(Lease(a, Chain(1, kAllBlocks)));
+  StartReserve(b, Chain(5000, 32));
+  ASSERT_FALSE(answer_.has_value());
+  clock_.AdvanceMs(5 * kTickMs);
+  EXPECT_FALSE(engine_->MayRenew(holds)) << "a lease renewed now would hold for ten seconds what is owed";
+  engine_->Tick();
+  EXPECT_FALSE(engine_->MayRenew(holds));
+}
+
 TEST_F(SharingTest, OneLeaseInEveryExtentDoesNotHoldThemAll) {
   Start({Sharing("a/p", kAll / 2), Sharing("b/p", kAll / 2)}, 0);
   const NamespaceId a = Open("a/p"), b = Open("b/p");

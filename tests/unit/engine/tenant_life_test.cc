@@ -90,6 +90,41 @@ TEST_F(TenantLifeTest, ADropDuringRecoveryErasesWhatRecoveryBringsAfterwards) {
   EXPECT_EQ(Matched(Open("b/p"), Chain(50, 3)), 3u);
 }
 
+TEST_F(TenantLifeTest, ADropDuringRecoveryEndsThoughRecoveryBringsPinnedBlocksAfterwards) {
+  auto rules = Rules("a/p", 64 * kMiB, 64 * kMiB);
+  rules.tier(TierKind::kDram).guarantee_bytes = 16 * kMiB;
+  Start({rules});
+  const NamespaceId ns = Open("a/p");
+  Store("a/p", ns, Chain(1, 6));
+  ASSERT_EQ(Pin(ns, Chain(1, 6), 600'000), policy::Refusal::kNone);
+  AdvanceMs(500);
+  recovers_at_once_ = false;
+  Restart();
+  std::optional<absl::StatusOr<uint64_t>> dropped;
+  engine_->DropTenant(engine_->FindTenant("a/p"), [&](const absl::StatusOr<uint64_t>& bytes) { dropped = bytes; });
+  Pump();
+  AdvanceMs(500);
+  ASSERT_TRUE(recovered_.has_value() && dropped.has_value() && dropped->ok());
+  EXPECT_EQ(StatsOf("a/p").entries, 0u);
+  EXPECT_EQ(PagesOnDisk(KeyOf(1)), 0u);
+}
+
+TEST_F(TenantLifeTest, WhatIsStoredAfterADropIsNotTakenForOlderWhenTheClockWasSetBackMeanwhile) {
+  Start({Rules("a/p", 64 * kMiB, 64 * kMiB)});
+  Store("a/p", Open("a/p"), Chain(1, 6));
+  AdvanceMs(30'000);
+  engine_->DropTenant(engine_->FindTenant("a/p"), [](const absl::StatusOr<uint64_t>&) {});
+  AdvanceMs(500);
+  clock_.SetWallBy(-3'600'000);
+  Restart();
+  AdvanceMs(500);
+  Store("a/p", Open("a/p"), Chain(100, 4));
+  AdvanceMs(500);
+  Restart();
+  EXPECT_EQ(Matched(Open("a/p"), Chain(100, 4)), 4u);
+  EXPECT_EQ(Matched(Open("a/p"), Chain(1, 6)), 0u);
+}
+
 TEST_F(TenantLifeTest, AUidThatComesBackInTimeHasWhatItHad) {
   StartTwo();
   policy::TenantRules gone = Remove();

@@ -43,11 +43,6 @@ TEST(ReuseClassOf, TellsFrequencyDepthAndPhaseApart) {
   EXPECT_EQ(ReuseClassOf(Traits(1, uint64_t{1} << 40)), ReuseClassOf(Traits(1, 20 * 1024)));
 }
 
-TEST(ReuseClassOf, AHintOverridesWhatTheRequestShowed) {
-  EXPECT_EQ(ReuseClassOf(Traits(2, 0, SessionPhase::kEnded)), ReuseClassOf(Traits(2, 0, SessionPhase::kNew)));
-  EXPECT_EQ(ReuseClassOf(Traits(2, 0, SessionPhase::kWaiting)), ReuseClassOf(Traits(2, 0, SessionPhase::kContinuing)));
-}
-
 class ReuseClassesTest : public ::testing::Test {
  protected:
   // `count` blocks of a class are used, and used again after `gap_s` when that is not 0.

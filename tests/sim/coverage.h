@@ -1,0 +1,88 @@
+// Which situations a simulation was in, and how often: what finds nothing has to have been where bugs are.
+// A plain value; sums add up over runs.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kvartal::sim {
+
+enum class Situation : uint8_t {
+  // --- what clients do
+  kGranted,
+  kRefused,
+  kCommitted,
+  kFound,
+  kLoaded,
+  kDurable,
+  kLostInRead,           // a load whose block the disk had not kept
+  kStoredAnewWhileHeld,  // a lost block is being filled again, and loaded by who holds it from before
+  kPinned,
+  kPinRefused,
+  kGroupEnded,       // with blocks unfinished
+  kNamespaceClosed,  // by the last group that had it open
+  kNamespaceReopened,
+  kRetiredEvicted,  // a block of a namespace that nobody has open went first
+  // --- policy
+  kLimitBelowUse,  // lowered under what is held
+  kDrained,        // and drained
+  kEntryCap,
+  kIdleExpired,
+  kAgeExpired,
+  kErasedOnDisk,
+  kDemoted,
+  kTaken,               // space of one tenant for another
+  kShortOfGuarantee,    // a reserve waits for what is guaranteed to it
+  kFillEnded,           // a fill that stood in the way of that
+  kEvictedBesideLease,  // a tenant lost blocks while it read others in place
+  kDropped,
+  kTenantRemoved,
+  kTenantBack,
+  kTenantAnew,
+  kRemovedErased,    // its grace was over
+  kTenantForgotten,  // and nothing was left of it
+  kLeasesCapped,     // a tenant leased all that is its own while a guarantee waited
+  kNvmeRefused,      // for want of capacity
+  // --- devices
+  kPopulateFailed,
+  kHoleFilled,  // a client wrote where it has no memory
+  kWriteFailed,
+  kMismatch,  // a read found other bytes than it must
+  kQueueFull,
+  kCatalogFull,
+  // --- restarts
+  kCrash,
+  kPowerCut,
+  kCatalogLost,
+  kClockSetBack,  // at a restart
+  kClockSetForward,
+  kCrashWhileWriting,  // blocks were on their way to the disk: whole, torn or not there
+  kCrashWhileErasing,
+  kCrashWhileRecovering,
+  kCrashWhileLeased,
+  kPinAtCrash,
+  kPinKept,  // by a restart
+  kSurvived,
+  kStoredWhileRecovering,
+};
+inline constexpr size_t kSituations = 52;
+
+class Coverage {
+ public:
+  void Note(Situation situation, uint64_t times = 1) { reached_[static_cast<size_t>(situation)] += times; }
+  void Add(const Coverage& other);
+  uint64_t of(Situation situation) const { return reached_[static_cast<size_t>(situation)]; }
+
+  // Those that a million events must have reached more often, by name and count.
+  std::vector<std::string> Missing() const;
+  // Name and count of each, some a line.
+  std::string Table() const;
+
+ private:
+  std::array<uint64_t, kSituations> reached_{};
+};
+
+}  // namespace kvartal::sim

@@ -1,0 +1,224 @@
+// Crashes, what they find, and what must be there after them.
+#include <algorithm>
+#include <utility>
+
+#include "tests/sim/say.h"
+
+namespace kvartal::sim {
+namespace {
+
+constexpr int kRecoveryRoundsMax = 400;
+// What a full queue refuses is tried again: that often, until every pin is on disk.
+constexpr uint32_t kRestRounds = 6 * kTimerBusyTicks;
+constexpr uint32_t kLeasesPinned = 3;
+constexpr size_t kSurvivorsChecked = 48;
+constexpr int64_t kDownMsMax = 60'000;  // from a crash to the next start
+
+}  // namespace
+
+void Simulation::DoCrash() {
+  auto kind = Node::CrashKind::kKill;
+  if (plan_.nvme_bytes > 0 && plan_.power_cuts && random_.Chance(40)) kind = Node::CrashKind::kPowerCut;
+  if (plan_.nvme_bytes > 0 && plan_.loses_catalog && random_.Chance(40)) kind = Node::CrashKind::kLosesCatalog;
+  Say("crash", kind == Node::CrashKind::kKill       ? ""
+               : kind == Node::CrashKind::kPowerCut ? ", power cut"
+                                                    : ", no catalog");
+  const bool rests_first = random_.Chance(30) && kind == Node::CrashKind::kKill;
+  if (rests_first) {
+    PinBeforeCrash();
+    ComeToRest();
+  }
+  if (findings_.any()) return;
+  NoteCrash(kind);
+  crash_next_ = false;
+  std::vector<Model::DurablePin> pins;
+  if (rests_first && !catalog_failed_) pins = model_.DurablePins();
+  const int64_t crash_ms = Now();
+  lost_.clear();
+  leases_.clear();
+  unfinished_.clear();
+  finished_.clear();
+  reserves_.clear();
+  loads_ = 0;
+  node_.Crash(kind, &random_);
+  // The last date is lost with the catalog: nothing would tell that the clock was set back.
+  if (kind == Node::CrashKind::kLosesCatalog) node_.SkewWall(kSkewMsMax);
+  node_.AdvanceMs(static_cast<int64_t>(random_.Below(random_.Chance(80) ? 2'000 : kDownMsMax)));
+  latest_date_ms_ = std::max(latest_date_ms_, crash_ms);
+  model_.Crash(kind == Node::CrashKind::kPowerCut, kind == Node::CrashKind::kLosesCatalog);
+  Boot();
+  dates_behind_ = Now() < latest_date_ms_;
+  if (Now() < crash_ms) coverage_.Note(Situation::kClockSetBack);
+  if (Now() > crash_ms + kDownMsMax) coverage_.Note(Situation::kClockSetForward);
+  std::vector<BlockRef> kept;
+  for (const Model::DurablePin& pin : pins) {
+    if (model_.MustBeKept(pin, Now(), latest_date_ms_)) kept.push_back(pin.block);
+  }
+  if (node_.recovered() && !findings_.any()) CheckPins(kept);
+}
+
+// What each tenant stores last, and may pin for longer than the node is down.
+void Simulation::PinBeforeCrash() {
+  EndTrouble();
+  for (const uint32_t index : current_) {
+    const Life& life = model_.life(index);
+    const auto space = static_cast<uint32_t>(random_.Below(plan_.layouts.size()));
+    if (!life.in_policy || life.dropping || !Open(index, space)) continue;
+    const Chain chain{static_cast<uint32_t>(random_.Below(kChains)) * kChainLength, 4};
+    for (uint32_t shard = 0; shard < plan_.layouts[space].shard_count; ++shard) {
+      Reserve(index, space, chain, life.groups.front(), shard, kNoParent);
+    }
+    node_.CompleteAll();
+    const std::vector<Unfinished> left = unfinished_;
+    for (const Unfinished& item : left) {
+      if (item.life == index) FinishOne(item);
+    }
+    std::erase_if(unfinished_, [&](const Unfinished& item) { return item.life == index; });
+    node_.CompleteAll();
+    Lookup(index, space, chain);
+  }
+  uint32_t pinned = 0;
+  for (auto lease = leases_.rbegin(); lease != leases_.rend() && pinned < kLeasesPinned; ++lease, ++pinned) {
+    const Life& life = model_.life(lease->life);
+    if (!life.in_policy || life.dropping) continue;
+    Pin(*lease, std::min<size_t>(lease->blocks.size(), 4),
+        static_cast<int64_t>(random_.Between(10'000, 3 * kDownMsMax)));
+  }
+}
+
+void Simulation::NoteCrash(Node::CrashKind kind) {
+  const engine::EngineStats stats = node_.engine().stats();
+  const auto note = [this](bool is, Situation situation) {
+    if (is) coverage_.Note(situation);
+  };
+  bool erasing = false;
+  for (const uint32_t index : current_) erasing |= model_.life(index).dropping;
+  coverage_.Note(Situation::kCrash);
+  note(kind == Node::CrashKind::kPowerCut, Situation::kPowerCut);
+  note(kind == Node::CrashKind::kLosesCatalog, Situation::kCatalogLost);
+  note(stats.writes_under_way > 0, Situation::kCrashWhileWriting);
+  note(erasing, Situation::kCrashWhileErasing);
+  note(!node_.recovered(), Situation::kCrashWhileRecovering);
+  note(!leases_.empty(), Situation::kCrashWhileLeased);
+  note(plan_.nvme_bytes > 0 && model_.HasPins(Now()), Situation::kPinAtCrash);
+  NoteBoot();
+}
+
+// What the engine counted since it started.
+void Simulation::NoteBoot() {
+  using policy::DropReason;
+  const engine::EngineStats stats = node_.engine().stats();
+  constexpr std::pair<DropReason, Situation> kDrops[] = {
+      {DropReason::kOverLimit, Situation::kDrained},      {DropReason::kEntryCap, Situation::kEntryCap},
+      {DropReason::kRetired, Situation::kRetiredEvicted}, {DropReason::kIdle, Situation::kIdleExpired},
+      {DropReason::kMaxAge, Situation::kAgeExpired},      {DropReason::kTakenByOther, Situation::kTaken}};
+  for (const engine::TenantStats& tenant : stats.tenants) {
+    coverage_.Note(Situation::kDemoted, tenant.demotions);
+    for (const engine::TenantTierStats& tier : tenant.tiers) {
+      for (const auto& [reason, situation] : kDrops) coverage_.Note(situation, tier.drop(reason).count);
+      coverage_.Note(Situation::kQueueFull, tier.refusal(policy::Refusal::kQueueFull).count);
+    }
+  }
+  coverage_.Note(Situation::kPopulateFailed, node_.memory().counts().failures);
+  coverage_.Note(Situation::kHoleFilled, stats.stray_bytes_punched > 0 ? 1 : 0);
+  coverage_.Note(Situation::kWriteFailed, stats.nvme_write_errors);
+  coverage_.Note(Situation::kMismatch, stats.nvme_mismatches);
+}
+
+// What a crash finds on disk then is all that was to be written there.
+void Simulation::ComeToRest() {
+  EndTrouble();
+  for (uint32_t round = 0; round < kRestRounds && !findings_.any(); ++round) {
+    node_.CompleteAll();
+    if (node_.file() != nullptr) node_.file()->FailLost();
+    Tick();
+  }
+  if (!findings_.any()) node_.CompleteAll();
+}
+
+// A pin outlives a restart, and the block with it, however short its TTL is.
+void Simulation::CheckPins(const std::vector<BlockRef>& pins) {
+  std::map<uint32_t, uint64_t> by_life;
+  for (const BlockRef& ref : pins) {
+    if (!Open(ref.life, ref.space)) continue;
+    std::vector<engine::BlockPlace> places;
+    const std::vector<BlockKey> keys = {KeyOf(ref.number)};
+    node_.engine().Lookup(model_.life(ref.life).ns[ref.space], keys, 0, 0, &places);
+    if (places.empty()) return Wrong(absl::StrCat(model_.NameOf(ref), " was pinned, and is gone after a crash"));
+    const engine::Hold hold = engine::HoldOf(places[0]);
+    node_.engine().Release({&hold, 1});
+    model_.at(ref).used_ms = model_.at(ref).access_ms = Now();
+    ++by_life[ref.life];
+  }
+  if (pins.empty()) return;
+  Say("  ", pins.size(), " pins are kept");
+  coverage_.Note(Situation::kPinKept, pins.size());
+  const engine::EngineStats stats = node_.engine().stats();
+  for (const auto& [index, count] : by_life) {
+    const uint64_t pinned = StatsOf(stats, model_.life(index).id)->pinned_blocks;
+    if (pinned < count)
+      Wrong(absl::StrCat(model_.life(index).name, " has ", pinned, " pinned blocks after a crash, must have ", count));
+  }
+}
+
+void Simulation::Boot() {
+  model_.NewBoot();
+  model_.SetRecovering(true);
+  catalog_failed_ = false;
+  const std::map<SlotId, uint32_t> durable = model_.durable();
+  node_.Boot(RulesInForce());
+  tenants_of_boot_ = 0;
+  for (const uint32_t index : current_) {
+    Life& life = model_.life(index);
+    if (!life.in_policy) continue;
+    ++tenants_of_boot_;
+    life.id = node_.engine().FindTenant(life.name);
+    if (!life.id.valid()) Wrong(life.name + " is in the policy, and nobody knows it");
+  }
+  // Else it goes on beside everything else, and blocks are stored anew meanwhile.
+  if (random_.Chance(60) || model_.boots() == 1) {
+    for (int round = 0; round < kRecoveryRoundsMax && !node_.recovered(); ++round) {
+      node_.CompleteAll();
+      if (node_.file() != nullptr) node_.file()->FailLost();
+    }
+    if (!node_.recovered()) Wrong("recovery never ended");
+    if (!findings_.any()) CheckSurvivors(durable);
+  }
+  for (const uint32_t index : current_) model_.life(index).quota_lowered = false;
+}
+
+void Simulation::CheckSurvivors(const std::map<SlotId, uint32_t>& durable) {
+  std::vector<uint32_t> promised;
+  for (const auto& [slot, nonce] : durable) {
+    if (model_.MustHaveSurvived(nonce, Now(), latest_date_ms_)) promised.push_back(nonce);
+  }
+  Say("recovered; ", promised.size(), " durable blocks must be there");
+  for (size_t i = 0; i < kSurvivorsChecked && !promised.empty() && !findings_.any(); ++i) {
+    const size_t at = random_.Below(promised.size());
+    CheckSurvivor(promised[at]);
+    promised.erase(promised.begin() + static_cast<ptrdiff_t>(at));
+  }
+}
+
+void Simulation::CheckSurvivor(uint32_t nonce) {
+  const BlockRef ref = model_.version(nonce).block;
+  if (!Open(ref.life, ref.space)) return;
+  const size_t leases = leases_.size();
+  std::vector<engine::BlockPlace> places;
+  const std::vector<BlockKey> keys = {KeyOf(ref.number)};
+  node_.engine().Lookup(model_.life(ref.life).ns[ref.space], keys, 0, 0, &places);
+  if (places.empty()) return Wrong(absl::StrCat(model_.NameOf(ref), " was durable, and is gone after a crash"));
+  coverage_.Note(Situation::kSurvived);
+  Life::Block& block = model_.at(ref);
+  model_.Found(ref, false, Now());
+  block.used_ms = block.access_ms = Now();
+  leases_.push_back({ref.life, ref.space, {TakeHold(ref, places[0], places[0].tier == TierKind::kDram, true)}});
+  // Read it, too: what it says is checked when it comes.
+  durable_read_ = !plan_.disk_lies() && !plan_.power_cuts && !model_.life(ref.life).scribbles;
+  if (random_.Chance(50)) Load(leases_.back(), 1);
+  node_.CompleteAll();
+  durable_read_ = false;
+  if (leases_.size() > leases) ReleaseLease(leases, leases_[leases].blocks.size());
+}
+
+}  // namespace kvartal::sim
