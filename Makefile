@@ -1,12 +1,14 @@
 # The verbs of this tree. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test engines build check bench asan tsan fuzz sim sim-mutations soak clean
+.PHONY: help demo demo-vllm test engines build check bench asan tsan fuzz sim sim-mutations soak clean
 
 help: ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 demo: ## install what is missing, build, serve the real conversation trace to three tenants
 	@scripts/demo
-test: ## install what is missing, build, run every test; KUBE=0: without those that need Go
+demo-vllm: ## install vLLM for CPUs (6 GB), build, let two tenants talk to two engines with the cache and without
+	@scripts/demo_vllm
+test: ## install what is missing, build, run every test; KUBE=0: without those against a kube-apiserver
 	@scripts/test
 engines: ## install vLLM for CPUs and a small model (6 GB), build, run the tests with a real serving engine
 	@scripts/install_deps --engines && scripts/build && ctest --test-dir build --output-on-failure -L engine

@@ -65,8 +65,9 @@ void Movement::WriteThrough(EntryId id) {
   if (start == WriteStart::kLater) {
     entry.times_unrecorded = true;
     state_.timers.Schedule(id, std::min(state_.timers.DueOf(id), state_.NowTick() + kTimerBusyTicks));
-  } else if (start == WriteStart::kNoRoom && !entry.pinned) {
-    entry.times_unrecorded = false;  // refused
+  } else if (!entry.pinned) {
+    // Tried once it could be: a copy that is evicted again is not written for ever.
+    entry.times_unrecorded = false;
   }
 }
 

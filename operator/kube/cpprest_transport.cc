@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/log.h"
 #include "daemon/base/mutex.h"
+#include "operator/kube/caught.h"
 #include "operator/kube/limits.h"
 #include "pplx/threadpool.h"
 
@@ -33,17 +34,17 @@ absl::Status LoadCredentials(const ClusterAccess& access, boost::asio::ssl::cont
   context.set_verify_mode(boost::asio::ssl::verify_peer);
   boost::system::error_code wrong;
   if (!access.authorities.given()) {
-    context.set_default_verify_paths(wrong);
+    (void)context.set_default_verify_paths(wrong);
   } else {
     KV_ASSIGN_OR_RETURN(const std::string pem, access.authorities.Read());
-    context.add_certificate_authority(boost::asio::buffer(pem), wrong);
+    (void)context.add_certificate_authority(boost::asio::buffer(pem), wrong);
   }
   if (wrong) return absl::FailedPreconditionError("authorities: " + wrong.message());
   if (!access.certificate.given()) return absl::OkStatus();
   KV_ASSIGN_OR_RETURN(const std::string certificate, access.certificate.Read());
   KV_ASSIGN_OR_RETURN(const std::string key, access.key.Read());
-  context.use_certificate_chain(boost::asio::buffer(certificate), wrong);
-  if (!wrong) context.use_private_key(boost::asio::buffer(key), boost::asio::ssl::context::pem, wrong);
+  (void)context.use_certificate_chain(boost::asio::buffer(certificate), wrong);
+  if (!wrong) (void)context.use_private_key(boost::asio::buffer(key), boost::asio::ssl::context::pem, wrong);
   if (wrong) return absl::FailedPreconditionError("client certificate: " + wrong.message());
   return absl::OkStatus();
 }
@@ -82,19 +83,6 @@ HttpHead HeadOf(const web::http::http_response& response) {
   if (response.headers().match("Retry-After", after) && absl::SimpleAtoi(after, &seconds) && seconds >= 0)
     head.retry_after_ms = std::min(seconds, kRetryAfterMsMax / 1000) * 1000;
   return head;
-}
-
-// The text of whatever a finished task threw; OK when it threw nothing.
-template <typename Work>
-absl::Status Caught(Work work) {
-  try {
-    work();
-    return absl::OkStatus();
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(error.what());
-  } catch (...) {
-    return absl::UnavailableError("unknown failure");
-  }
 }
 
 }  // namespace

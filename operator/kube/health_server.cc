@@ -3,6 +3,7 @@
 #include <cpprest/http_listener.h>
 
 #include "absl/strings/str_cat.h"
+#include "operator/kube/caught.h"
 #include "operator/kube/limits.h"
 
 namespace kvartal::kube {
@@ -20,35 +21,25 @@ HealthServer::HealthServer(EventLoop* loop, const Clock* clock, Health* health)
 absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Create(const std::string& address, EventLoop* loop,
                                                                    const Clock* clock, Health* health) {
   auto server = std::unique_ptr<HealthServer>(new HealthServer(loop, clock, health));
-  try {
+  const absl::Status opened = Caught([&] {
     server->listener_ = std::make_unique<Listener>(absl::StrCat("http://", address));
     server->listener_->http.support(web::http::methods::GET, [clock, health](const web::http::http_request& request) {
       const HealthAnswer answer = health->Answer(request.request_uri().path(), clock->MonotonicNs() / 1'000'000);
       // A peer that is gone makes the answer fail, and that is nobody's concern.
       request.reply(static_cast<web::http::status_code>(answer.status), answer.text, "text/plain; version=0.0.4")
-          .then([](const pplx::task<void>& sent) {
-            try {
-              sent.get();
-            } catch (...) {
-            }
-          });
+          .then([](const pplx::task<void>& sent) { (void)Caught([&] { sent.get(); }); });
     });
     server->listener_->http.open().get();
-  } catch (const std::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat("health address ", address, ": ", error.what()));
-  }
+  });
+  if (!opened.ok()) return absl::InvalidArgumentError(absl::StrCat("health address ", address, ": ", opened.message()));
   server->Beat();
   return server;
 }
 
 HealthServer::~HealthServer() {
   loop_->CancelTimer(timer_);
-  if (listener_ == nullptr) return;
-  try {
-    listener_->http.close().get();
-  } catch (...) {
-    // It was not open.
-  }
+  // It fails when it could not be opened.
+  if (listener_ != nullptr) (void)Caught([&] { listener_->http.close().get(); });
 }
 
 void HealthServer::Beat() {

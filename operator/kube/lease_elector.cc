@@ -30,7 +30,8 @@ void LeaseElector::Stop() {
 void LeaseElector::Start() { Schedule(election_.Start()); }
 
 void LeaseElector::Schedule(LeaseRequest request) {
-  timer_ = loop_->RunAfterMs(request.after_ms, [this, request = std::move(request)] { Send(request); });
+  const int64_t after_ms = request.after_ms;
+  timer_ = loop_->RunAfterMs(after_ms, [this, request = std::move(request)] { Send(request); });
 }
 
 void LeaseElector::Send(const LeaseRequest& request) {

@@ -34,7 +34,8 @@ void Reflector::Run(ListWatchStep step) {
 }
 
 void Reflector::Schedule(NextRequest next) {
-  timer_ = loop_->RunAfterMs(next.after_ms, [this, next = std::move(next)] { Send(next); });
+  const int64_t after_ms = next.after_ms;
+  timer_ = loop_->RunAfterMs(after_ms, [this, next = std::move(next)] { Send(next); });
 }
 
 void Reflector::Send(const NextRequest& next) {

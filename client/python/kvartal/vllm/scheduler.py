@@ -149,14 +149,14 @@ class SchedulerSide:
     def computed(self, request_id: str, tokens: int, engine_blocks: Callable[[], list[int]]) -> None:
         """After this step's forward the leading `tokens` of the request have their KV."""
         request = self._requests.get(request_id)
-        if request is None or not (request.cacheable and request.may_store) or self._namespace is None:
+        # First what ends most calls: a step fills a block of few requests.
+        if request is None or tokens < (request.handled + 1) * self._block_tokens:
             return
         # With no daemon there the chain waits: a block without its parents would not be found.
-        if not self._client.connected:
+        if not (request.cacheable and request.may_store and self._namespace and self._client.connected):
             return
         hashes = request.engine.block_hashes
-        full = min(tokens // self._block_tokens, len(hashes))
-        first = request.handled
+        first, full = request.handled, min(tokens // self._block_tokens, len(hashes))
         if full <= first:
             return
         request.handled = full
