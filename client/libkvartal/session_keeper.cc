@@ -76,7 +76,10 @@ void SessionKeeper::Run() {
     pollfd waits[2] = {{bell_->fd(), POLLIN, 0}, {-1, POLLIN, 0}};
     if (session_ != nullptr && program_is_quiet_) waits[1].fd = session_->fd();
     ::poll(waits, 2, WaitMs());
-    if (waits[0].revents != 0) bell_->Silence();
+    if (waits[0].revents != 0) {
+      bell_->Silence();
+      program_is_quiet_ = false;
+    }
     if (waits[1].revents != 0) session_->Drain();
   }
 }

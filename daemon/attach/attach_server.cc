@@ -155,6 +155,7 @@ void AttachServer::HandleFrame(Session* session, size_t bytes) {
   ++counters_.frames;
   const ParsedFrame parsed = codec_.Parse(std::span(receive_buffer_).first(bytes));
   if (parsed.bad != BadFrame::kNone) return RejectFrame(session, parsed.bad);
+  if (session->group != nullptr) request_path_.GiveBack(session);
   if (parsed.bad_argument != nullptr) return request_path_.SendError(session, Code::BAD_ARGUMENT, parsed.bad_argument);
   switch (parsed.verb) {
     case Verb::kAttach:

@@ -27,8 +27,11 @@ void FillPlaces(const Blocks& blocks, Offsets* offsets, Generations* generations
 
 RequestPath::RequestPath(Parts parts) : parts_(std::move(parts)) { places_.reserve(kKeysPerFrameMax); }
 
-void RequestPath::Handle(Session* session, Verb verb) {
+void RequestPath::GiveBack(Session* session) {
   for (const uint64_t lease : parts_.codec->frame().released()) ReleaseLease(session, lease, 0);
+}
+
+void RequestPath::Handle(Session* session, Verb verb) {
   switch (verb) {
     case Verb::kLookup:
       return Lookup(session);

@@ -37,6 +37,8 @@ class RequestPath {
 
   // The verb that codec->frame() holds. REQUIRES: the session is attached; the frame's arguments were checked.
   void Handle(Session* session, Verb verb);
+  // The leases that the frame gives back, whatever else is in it.
+  void GiveBack(Session* session);
   void SendError(Session* session, v1::Error::Code code, std::string_view message, std::string_view refusal = "");
   // Slots that were granted for a session that had ended meanwhile: nobody knows them, so they are aborted.
   void AbortOrphans();

@@ -71,6 +71,7 @@ void DiskRing::Run() {
   for (;;) {
     TakeInbox();
     Reap();
+    if (!wake_armed_ && !stop_) ArmWake();
     if (Step()) continue;
     // A wake that is still armed has a buffer with the kernel: the one written at the stop ends it.
     if (stop_ && active_.empty() && !wake_armed_) return;
@@ -161,7 +162,6 @@ void DiskRing::Reap() {
     ++seen;
     if (cqe->user_data == kWake) {
       wake_armed_ = false;
-      if (!stop_) ArmWake();
     } else if (cqe->user_data != kCancel) {
       OnPart(static_cast<uint32_t>(cqe->user_data), cqe->res);
     }

@@ -70,7 +70,13 @@ absl::StatusOr<Ring> MakeRing(unsigned entries, RingOwner owner) {
     if (owner == RingOwner::kOtherThread && (flags & IORING_SETUP_SINGLE_ISSUER) != 0) flags |= IORING_SETUP_R_DISABLED;
     auto ring = std::make_unique<io_uring>();
     error = -io_uring_queue_init(entries, ring.get(), flags);
-    if (error == 0) return Ring(ring.release());
+    if (error == 0) {
+      Ring made(ring.release());
+      // Without it a wait with a deadline leaves completions of its own among ours.
+      if ((made->features & IORING_FEAT_EXT_ARG) == 0) error = ENOSYS;
+      if (error == 0) return made;
+      break;
+    }
     if (error != EINVAL) break;
   }
   return absl::UnimplementedError(WhyNoRing(error, DisabledSetting()));

@@ -83,7 +83,7 @@ void Compaction::OnCopied(const Move& move, const absl::StatusOr<tier::BlockHead
   bool recording = false;
   if (copied.ok()) {
     tier::CatalogRecord record{move.to, *copied};
-    if (entry.pinned) record.header.pinned_until_s = state_.PinnedUntilWallS(move.id);
+    if (entry.pinned_in(TierKind::kNvme)) record.header.pinned_until_s = state_.PinnedUntilWallS(move.id);
     recording =
         state_.devices.catalog->Put(record, [this, move](const absl::Status& status) { OnRecorded(move, status); });
   }

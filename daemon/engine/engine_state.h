@@ -39,8 +39,9 @@ namespace kvartal::engine {
 // requests.
 inline constexpr uint64_t kFirstRequest = uint64_t{1} << 32;
 
-// Who takes space from others, or waits for what he is guaranteed, does so until a whole tick has passed without.
-inline constexpr uint32_t kTakingTicks = 2;
+// Who takes space from others, or waits for what he is guaranteed, does so until a whole tick has passed without; on
+// NVMe, where a write that was put off is tried again after kTimerBusyTicks, until that has passed.
+inline constexpr uint32_t TakingTicks(TierKind tier) { return tier == TierKind::kNvme ? kTimerBusyTicks + 2 : 2; }
 
 // Work that could not go on for want of space, kept until something changes.
 class Waiter {
@@ -214,10 +215,10 @@ class EngineState {
   static uint64_t FingerprintOf(NamespaceId ns, const BlockKey& key);
   void RememberLost(TenantState& tenant, TierKind tier, const index::Entry& entry);
   // Somebody takes space from others now: what becomes free is his first.
-  void NoteTaking(TierKind tier) { taking_ticks[TierIndex(tier)] = kTakingTicks; }
+  void NoteTaking(TierKind tier) { taking_ticks[TierIndex(tier)] = TakingTicks(tier); }
   bool SomebodyTakes(TierKind tier) const { return taking_ticks[TierIndex(tier)] > 0; }
   // Somebody is owed its guarantee, and it cannot be had at once. In DRAM nobody leases more than its own meanwhile.
-  void NoteGuaranteeWaits(TierKind tier) { waiting_ticks[TierIndex(tier)] = kTakingTicks; }
+  void NoteGuaranteeWaits(TierKind tier) { waiting_ticks[TierIndex(tier)] = TakingTicks(tier); }
   bool GuaranteeWaits(TierKind tier) const { return waiting_ticks[TierIndex(tier)] > 0; }
   // Once a tick: both may be over.
   void CountTakingTick();

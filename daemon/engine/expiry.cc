@@ -89,7 +89,7 @@ bool Expiry::RefreshRecord(EntryId id, uint32_t now_tick) {
   if (!entry.times_unrecorded && entry.recorded_period == current) return false;
   tier::RecordTimes times;
   times.last_access_ms = state_.WallMsOfTick(entry.last_access_tick);
-  if (entry.pinned && tenant.pins.at(id) > now_tick) {
+  if (entry.pinned_in(TierKind::kNvme) && tenant.pins.at(id) > now_tick) {
     times.pinned_until_s = state_.PinnedUntilWallS(id);
   }
   if (!state_.devices.catalog->Refresh(entry.copy(TierKind::kNvme).slot, times)) return true;

@@ -55,7 +55,9 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
 
 void Movement::WriteThrough(EntryId id) {
   Entry& entry = state_.index.at(id);
-  if (entry.resident(TierKind::kNvme) || entry.writing || !state_.NvmeUsable(state_.TenantOf(entry))) return;
+  const TenantState& tenant = state_.TenantOf(entry);
+  if (tenant.rules.tier(TierKind::kNvme).limit_bytes == 0 && !entry.pinned) entry.times_unrecorded = false;
+  if (entry.resident(TierKind::kNvme) || entry.writing || !state_.NvmeUsable(tenant)) return;
   // It would go with the next timer, and be written again.
   if (state_.Expired(id, TierKind::kNvme, state_.NowTick())) {
     entry.times_unrecorded = false;

@@ -14,7 +14,7 @@ std::optional<TierKind> Pins::RoomFor(EntryId id) const {
   // NVMe first: it costs no memory, and outlives the daemon.
   for (const TierKind tier : {TierKind::kNvme, TierKind::kDram}) {
     const uint64_t wanted_bytes = tenant.pinned_bytes[TierIndex(tier)] + residency_.PinBytes(id, tier);
-    const bool may_be_there = tier == TierKind::kNvme || entry.resident(TierKind::kDram);
+    const bool may_be_there = entry.resident(tier) || (tier == TierKind::kNvme && state_.NvmeUsable(tenant));
     if (may_be_there && wanted_bytes <= tenant.rules.tier(tier).guarantee_bytes) return tier;
   }
   return std::nullopt;
@@ -61,8 +61,9 @@ Refusal Pins::Pin(std::span<const Hold> blocks, int64_t until_wall_ms) {
     residency_.Pin(id, *tier);
     fresh.push_back(id);
   }
+  for (const EntryId id : ids) Set(id, state_.index.at(id).pin_tier(), until_tick);
+  // Not before every one has its time: a search for room asks for that.
   for (const EntryId id : ids) {
-    Set(id, state_.index.at(id).pin_tier(), until_tick);
     if (state_.index.at(id).pinned_in(TierKind::kNvme)) movement_.WriteThrough(id);
   }
   return Refusal::kNone;

@@ -135,7 +135,9 @@ void Receipts::Tick() {
   for (const auto& tenant : state_.tenants) {
     for (const DropReason reason : kReasons) {
       OpenReceipt& receipt = Of(*tenant, reason);
-      if (reason == DropReason::kMaxAge) receipt.complete = receipt.sum.blocks > 0;
+      // A copy that went alone counts with the last one of its block, if there is a block left at all.
+      const bool counted = receipt.sum.blocks > 0 || (receipt.sum.bytes() > 0 && tenant->stats.entries == 0);
+      if (reason == DropReason::kMaxAge) receipt.complete = counted;
       if (receipt.telling) continue;
       if (receipt.told.has_value() ? now_tick >= receipt.tell_again_tick : receipt.complete) Tell(*tenant, reason);
     }

@@ -17,7 +17,8 @@ void Recovery::Start(absl::AnyInvocable<void(absl::Status)> done) {
   const bool catalog_lost = state_.devices.catalog->was_empty();
   const Source source = catalog_lost ? Source::kHeaders : Source::kCatalog;
   auto batch = [this, source](const std::vector<tier::CatalogRecord>& records) { AdoptBatch(records, source); };
-  auto end = [this](absl::Status status) { Finish(std::move(status)); };
+  // What cannot be read is a miss.
+  auto end = [this](absl::Status status) { Finish(absl::IsDataLoss(status) ? absl::OkStatus() : std::move(status)); };
   if (catalog_lost) {
     Log(LogLevel::kInfo, "engine",
         "no NVMe catalog yet: looking for blocks in the headers of the file (none on a new file)");

@@ -14,8 +14,10 @@ void Removal::Start(TenantState& tenant, absl::AnyInvocable<void(absl::StatusOr<
   if (tenant.dropping)
     return done(absl::AlreadyExistsError("this tenant is being erased already: wait for that to end"));
   tenant.dropping = true;
-  // On the clock that blocks are dated by, and after the newest of them.
-  receipts_.Open(tenant, state_.WallMsOfTick(state_.NowTick() + 1));
+  // On the clock that blocks are dated by, and after the newest of them. What an earlier process left to be erased ends
+  // where that one's removal began: what the owner has stored since is no part of it.
+  const bool past = state_.FindOwner(tenant.owner) != &tenant;
+  receipts_.Open(tenant, past ? tenant.removal.before_wall_ms : state_.WallMsOfTick(state_.NowTick() + 1));
   tenant.drop_status = absl::OkStatus();
   tenant.drop_done = std::move(done);
   if (tenant.history() != nullptr) *tenant.history() = {};

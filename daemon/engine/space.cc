@@ -162,7 +162,10 @@ SpaceResult Space::TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t r
     if (step == Step::kStuck && Room(tenant, TierKind::kNvme) >= slot_charge) {
       // Free, but in segments of other sizes: brought together, it costs nobody a block.
       const Compaction::Started started = compaction_.Start(slot_bytes);
-      if (started == Compaction::Started::kUnderWay) step = Step::kWait;
+      if (started == Compaction::Started::kUnderWay) {
+        step = Step::kWait;
+        NoteWants(tenant, TierKind::kNvme, slot_charge);
+      }
       if (started == Compaction::Started::kStuck) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kTierSick};
     }
     if (step == Step::kStuck && shares_.AboveCap(tenant, TierKind::kNvme)) step = EvictNvme(tenant, request);

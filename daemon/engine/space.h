@@ -87,6 +87,8 @@ class Space {
   // is leaving and is not read now.
   EntryId NextToGiveUp(TenantState& victim, EntryId leaf);
   Step GiveUp(TenantState& victim, EntryId id, const TenantState& taker);
+  // Somebody waits for room that is being made: until then others take none of it.
+  void NoteWants(const TenantState& tenant, TierKind tier, uint64_t least_bytes);
   // A guarantee is not refused while others hold what they borrowed: it waits for their leases.
   bool WaitsForGuarantee(const TenantState& tenant, TierKind tier, uint64_t least_bytes);
 

@@ -104,6 +104,12 @@ Space::Step Space::GiveUp(TenantState& victim, EntryId id, const TenantState& ta
   return Step::kRetry;
 }
 
+void Space::NoteWants(const TenantState& tenant, TierKind tier, uint64_t least_bytes) {
+  const Claim claim = shares_.ClaimOf(tenant, tier, least_bytes);
+  if (claim != Claim::kNone) state_.NoteTaking(tier);
+  if (claim == Claim::kGuarantee) state_.NoteGuaranteeWaits(tier);
+}
+
 bool Space::WaitsForGuarantee(const TenantState& tenant, TierKind tier, uint64_t least_bytes) {
   if (tier == TierKind::kDram && tenant.grow_failed_tick == state_.NowTick()) return false;
   const Claim claim = shares_.ClaimOf(tenant, tier, least_bytes);

@@ -42,8 +42,9 @@ void HeaderScan::Step() {
   HandOut();
   if (finished_) return;  // cancelled by what was handed the batch
   finished_ = true;
-  done_(GaveUp() ? absl::UnavailableError(absl::StrCat("gave up reading headers after ", errors_, " device errors"))
-                 : absl::OkStatus());
+  if (GaveUp())
+    return done_(absl::UnavailableError(absl::StrCat("gave up reading headers after ", errors_, " device errors")));
+  done_(errors_ == 0 ? absl::OkStatus() : absl::DataLossError(absl::StrCat(errors_, " headers could not be read")));
 }
 
 // False when the disk takes no more now: some transfer that ends will bring Step back.

@@ -29,7 +29,6 @@ class HeaderScan : public std::enable_shared_from_this<HeaderScan> {
   void Step();
   void Cancel() { finished_ = true; }
   bool finished() const { return finished_; }
-  uint64_t device_errors() const { return errors_; }
 
  private:
   struct Read;

@@ -80,8 +80,8 @@ class NvmeTier : public Tier {
   // in use). `generation` is the record's; 0 takes what the first read finds.
   bool Adopt(DomainId domain, SlotId slot, uint32_t slot_bytes, uint64_t generation = 0);
   // Reads every block header of the file, in batches, for a lost catalog. `batch` and `done` run on the engine loop.
-  // What cannot be read is left out; Unavailable when the device failed so often that the scan was given up. Some of
-  // the blocks were given up long ago, and one block may come twice. REQUIRES: no scan is under way.
+  // What cannot be read is left out: DataLoss. Unavailable: the device failed so often that the scan was given up. Some
+  // of the blocks were given up long ago, and one block may come twice. REQUIRES: no scan is under way.
   void ScanHeaders(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, Done done);
 
   const NvmeCounters& counters() const;

@@ -62,6 +62,22 @@ TEST_F(PinTest, EachTiersGuaranteeCoversItsOwnPins) {
   engine_->CheckInvariants();
 }
 
+TEST_F(PinTest, ASearchForRoomAsksNoBlockForATimeThatItDoesNotHaveYet) {
+  auto rules = Guaranteed(1, 1, kSlot);
+  rules.ttl_ms[TierIndex(TierKind::kNvme)] = 600'000;
+  Start({rules});
+  const NamespaceId ns = Open("a/p");
+  ASSERT_EQ(Store("a/p", ns, Chain(1, 1)), 1u);
+  Pump();
+  // Its write-through takes the place of the first one.
+  Store("a/p", ns, Chain(1, 2));
+  Pump();
+  EXPECT_EQ(Pin(ns, Chain(1, 2), 60'000), Refusal::kNone);
+  Pump();
+  EXPECT_EQ(StatsOf("a/p").pinned_bytes, kSlot + kTestBlockBytes);
+  engine_->CheckInvariants();
+}
+
 TEST_F(PinTest, ABlockThatALeaseHasTwiceCountsOnce) {
   const NamespaceId ns = StartWith(Guaranteed(1), 1);
   std::vector<BlockPlace> places;
