@@ -3,8 +3,8 @@
 // the others have (tier/nvme_segment.h); then the place they left is zeroed and free.
 // Confined to the engine loop.
 // Invariants: a block is in its old place until the record of the new one would survive kill -9, and its bytes are
-// there until no record names that place; its tenant is charged for one of the two, the other is nobody's; no bytes
-// stay behind.
+// there until no record names that place; its tenant is charged for one of the two, the other is nobody's; what is left
+// is zeroed, unless the process ends first (docs/THREAT_MODEL.md).
 #pragma once
 
 #include <cstdint>
