@@ -104,6 +104,34 @@ def test_a_worker_that_serves_says_how_its_pages_look(tmp_path):
     worker.shutdown()
 
 
+def test_pages_are_in_the_order_that_the_digest_names(tmp_path):
+    memory = torch.zeros(2, BLOCKS, 64, dtype=torch.bfloat16)
+    memory[1] = 1
+    worker = make(KVConnectorRole.WORKER, tmp_path)
+    worker.register_kv_caches({'layer 1': memory[1], 'layer 0': memory[0]})
+    assert worker.get_handshake_metadata().facts['layers'] == ['layer 0', 'layer 1']
+    block = torch.empty(256, dtype=torch.uint8)
+    worker._worker._pages.read(1, block.numpy())
+    assert block.view(torch.bfloat16).tolist() == [0] * 64 + [1] * 64
+    worker.shutdown()
+
+
+@pytest.mark.parametrize('names', [['layer 0'], ['layer 0', 'another'], ['layer 0', 'layer 1', 'another']])
+def test_pages_of_other_layers_than_the_digest_names_decline_the_engine(tmp_path, names):
+    memory = torch.zeros(len(names), BLOCKS, 64, dtype=torch.bfloat16)
+    worker = make(KVConnectorRole.WORKER, tmp_path)
+    worker.register_kv_caches(dict(zip(names, memory)))
+    assert 'its group of blocks' in worker.get_handshake_metadata().declined and worker._worker is None
+
+
+def test_a_worker_that_did_not_start_does_not_serve(tmp_path, monkeypatch):
+    memory = torch.zeros(2, BLOCKS, 64, dtype=torch.bfloat16)
+    worker = make(KVConnectorRole.WORKER, tmp_path)
+    monkeypatch.setattr('kvartal.vllm.connector.WorkerSide', lambda *args: 1 / 0)
+    worker.register_kv_caches({'layer 0': memory[0], 'layer 1': memory[1]})
+    assert worker.get_handshake_metadata().declined
+
+
 def test_weights_that_cannot_be_named_decline_the_engine(lines, tmp_path):
     scheduler = make(KVConnectorRole.SCHEDULER, tmp_path, model__model=str(tmp_path))
     scheduler.set_xfer_handshake_metadata({0: Handshake({'layers': ['a'], 'page_bytes': 64})})

@@ -135,14 +135,18 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
         """The engine has allocated its pages."""
         if self._declined:
             return
+        names = self._kv.kv_cache_groups[0].layer_names
+        if set(names) != set(kv_caches):
+            return self._decline(f'the KV cache has pages of {sorted(kv_caches)}, its group of blocks is {sorted(names)}')
         try:
-            geometry = geometry_of(kv_caches, self._kv.num_blocks)
+            # In the order that the digest names: a block's bytes are its layers in that order.
+            geometry = geometry_of({name: kv_caches[name] for name in names}, self._kv.num_blocks)
         except Declined as reason:
             return self._decline(str(reason))
-        self._facts = (geometry, next(iter(kv_caches.values())))
         self._worker = WorkerSide(lambda group: Client(self._options.socket, 'vllm worker', group,
                                                        self._options.store_deadline_ms),
                                   self._options, HostPages(geometry, kv_caches))
+        self._facts = (geometry, kv_caches[names[0]])  # last: with them the scheduler is told that this worker serves
 
     @_never_raises(lambda: None)
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
