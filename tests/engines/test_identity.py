@@ -123,7 +123,8 @@ def test_a_file_of_the_hubs_cache_is_known_by_its_name(tmp_path):
 
 @pytest.mark.parametrize('changes', [
     {'load__load_format': 'dummy'}, {'load__load_format': 'tensorizer'}, {'load__load_format': 'sharded_state'},
-    {'load__load_format': 'of a plugin'}, {'model__model_weights': 's3://bucket/m'}, {'model__model': 'nobody/nothing'}])
+    {'load__load_format': 'of a plugin'}, {'model__model_weights': 's3://bucket/m'},
+    {'model__model': 'nobody/nothing'}])
 def test_weights_that_the_engine_may_load_from_elsewhere_are_declined(changes, tmp_path):
     (tmp_path / 'model.safetensors').write_bytes(b'not what is loaded')
     with pytest.raises(Declined, match='weights_digest'):

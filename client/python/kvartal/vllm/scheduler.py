@@ -18,7 +18,7 @@ from typing import Any
 
 from kvartal import Client, Lease, Namespace, Status
 from kvartal.vllm.options import Options
-from kvartal.vllm.plan import LoadJob, StepPlan, StepReport, StoreJob
+from kvartal.vllm.plan import NO_LEASE, LoadJob, StepPlan, StepReport, StoreJob
 
 log = logging.getLogger('vllm.kvartal')
 
@@ -138,6 +138,15 @@ class SchedulerSide:
         self._loading += count
         self._plan.loads.append(LoadJob(job, request_id, self._namespace, lease.id, first,
                                         engine_blocks[first:first + count]))
+
+    def fail_load(self, request_id: str, engine_blocks: list[int], load_tokens: int) -> None:
+        """What `match` promised will not come: the workers tell the request, and the engine computes those blocks."""
+        request = self._requests.get(request_id)
+        if request is None or self._namespace is None or load_tokens == 0:
+            return
+        first = request.first
+        self._plan.loads.append(LoadJob(next(self._jobs), request_id, self._namespace, NO_LEASE, first,
+                                        engine_blocks[first:first + load_tokens // self._block_tokens]))
 
     def preempted(self, request_ids: Iterable[str]) -> None:
         """The engine took their blocks: they may be written from this step on. Some may have finished since."""

@@ -17,7 +17,7 @@ from typing import TypeVarTuple, Unpack
 from kvartal import Client, Outcome
 from kvartal.vllm.options import Options
 from kvartal.vllm.pages import HostPages
-from kvartal.vllm.plan import LoadJob, StepPlan, StepReport, StoreJob
+from kvartal.vllm.plan import NO_LEASE, LoadJob, StepPlan, StepReport, StoreJob
 
 Queued = TypeVarTuple('Queued')
 log = logging.getLogger('vllm.kvartal')
@@ -192,6 +192,8 @@ class WorkerSide:
 
     def _load(self, job: LoadJob, group: bytes | None, until: float) -> int:
         """How many leading blocks of the job are good."""
+        if job.lease == NO_LEASE:
+            return 0
         self._left_ms(until)
         client = self._attached(group)
         places = range(job.first, job.first + len(job.blocks))
