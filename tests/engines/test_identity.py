@@ -23,9 +23,9 @@ def config(**changes):
         parallel_config=SimpleNamespace(world_size=1, data_parallel_size=1),
         cache_config=SimpleNamespace(cache_dtype='auto', prefix_caching_hash_algo='sha256_cbor', hash_block_size=None,
                                      block_size=32),
-        model_config=SimpleNamespace(model='m', revision=None, dtype=torch.float32, quantization=None,
+        model_config=SimpleNamespace(model='m', model_weights='', revision=None, dtype=torch.float32, quantization=None,
                                      max_model_len=4096, hf_config=model('m')),
-        load_config=SimpleNamespace(load_format='auto'), speculative_config=None)
+        load_config=SimpleNamespace(load_format='auto', download_dir=None), speculative_config=None)
     for path, value in changes.items():
         *owners, name = path.split('__')
         owner = made
@@ -121,10 +121,36 @@ def test_a_file_of_the_hubs_cache_is_known_by_its_name(tmp_path):
     assert identity._file_digest(tmp_path / 'model.safetensors') == 'ab' * 32
 
 
-@pytest.mark.parametrize('changes', [{'load__load_format': 'dummy'}, {'model__model': 'nobody/nothing'}])
-def test_weights_that_cannot_be_read_are_declined(changes, tmp_path):
+@pytest.mark.parametrize('changes', [
+    {'load__load_format': 'dummy'}, {'load__load_format': 'tensorizer'}, {'load__load_format': 'sharded_state'},
+    {'load__load_format': 'of a plugin'}, {'model__model_weights': 's3://bucket/m'},
+    {'model__model': 'nobody/nothing'}])
+def test_weights_that_the_engine_may_load_from_elsewhere_are_declined(changes, tmp_path):
+    (tmp_path / 'model.safetensors').write_bytes(b'not what is loaded')
     with pytest.raises(Declined, match='weights_digest'):
-        identity.weights_digest(config(**changes), Options())
+        identity.weights_digest(config(**{'model__model': str(tmp_path), **changes}), Options())
+    assert identity.weights_digest(config(**changes), Options(weights_digest='v7')) == 'given:v7'
+
+
+def test_a_model_of_another_hub_is_declined(monkeypatch, tmp_path):
+    (tmp_path / 'model.safetensors').write_bytes(b'of the folder')
+    monkeypatch.setattr(identity.envs, 'VLLM_USE_MODELSCOPE', True, raising=False)
+    with pytest.raises(Declined, match='MODELSCOPE'):
+        identity.weights_digest(config(model__model=str(tmp_path)), Options())
+
+
+def test_the_digest_is_of_the_snapshot_in_the_engines_download_folder(tmp_path, monkeypatch):
+    for cache, content in (('default', b'old'), ('chosen', b'new')):
+        snapshot = tmp_path / cache / 'models--some--model' / 'snapshots' / ('c' * 40)
+        snapshot.mkdir(parents=True)
+        (snapshot / 'model.safetensors').write_bytes(content)
+        refs = snapshot.parent.parent / 'refs'
+        refs.mkdir()
+        (refs / 'main').write_text('c' * 40)
+    monkeypatch.setattr('huggingface_hub.constants.HF_HUB_CACHE', str(tmp_path / 'default'))
+    chosen, folder = str(tmp_path / 'chosen'), config(model__model=str(snapshot))
+    assert identity.weights_digest(config(model__model='some/model', load__download_dir=chosen),
+                                   Options()) == identity.weights_digest(folder, Options())
 
 
 @pytest.mark.parametrize('change', [{'lora_request': object()}, {'mm_features': [1]}, {'prompt_embeds': object()},

@@ -1,5 +1,6 @@
 """The shell that vLLM sees, without an engine: it declines with one line, and never raises."""
 import logging
+import time
 from collections import Counter
 from types import SimpleNamespace
 
@@ -104,6 +105,34 @@ def test_a_worker_that_serves_says_how_its_pages_look(tmp_path):
     worker.shutdown()
 
 
+def test_pages_are_in_the_order_that_the_digest_names(tmp_path):
+    memory = torch.zeros(2, BLOCKS, 64, dtype=torch.bfloat16)
+    memory[1] = 1
+    worker = make(KVConnectorRole.WORKER, tmp_path)
+    worker.register_kv_caches({'layer 1': memory[1], 'layer 0': memory[0]})
+    assert worker.get_handshake_metadata().facts['layers'] == ['layer 0', 'layer 1']
+    block = torch.empty(256, dtype=torch.uint8)
+    worker._worker._pages.read(1, block.numpy())
+    assert block.view(torch.bfloat16).tolist() == [0] * 64 + [1] * 64
+    worker.shutdown()
+
+
+@pytest.mark.parametrize('names', [['layer 0'], ['layer 0', 'another'], ['layer 0', 'layer 1', 'another']])
+def test_pages_of_other_layers_than_the_digest_names_decline_the_engine(tmp_path, names):
+    memory = torch.zeros(len(names), BLOCKS, 64, dtype=torch.bfloat16)
+    worker = make(KVConnectorRole.WORKER, tmp_path)
+    worker.register_kv_caches(dict(zip(names, memory)))
+    assert 'its group of blocks' in worker.get_handshake_metadata().declined and worker._worker is None
+
+
+def test_a_worker_that_did_not_start_does_not_serve(tmp_path, monkeypatch):
+    memory = torch.zeros(2, BLOCKS, 64, dtype=torch.bfloat16)
+    worker = make(KVConnectorRole.WORKER, tmp_path)
+    monkeypatch.setattr('kvartal.vllm.connector.WorkerSide', lambda *args: 1 / 0)
+    worker.register_kv_caches({'layer 0': memory[0], 'layer 1': memory[1]})
+    assert worker.get_handshake_metadata().declined
+
+
 def test_weights_that_cannot_be_named_decline_the_engine(lines, tmp_path):
     scheduler = make(KVConnectorRole.SCHEDULER, tmp_path, model__model=str(tmp_path))
     scheduler.set_xfer_handshake_metadata({0: Handshake({'layers': ['a'], 'page_bytes': 64})})
@@ -120,6 +149,39 @@ def test_an_exception_never_reaches_the_engine(lines, tmp_path, monkeypatch, met
     assert found == (0, False) and isinstance(metadata, Metadata) and finished == (False, None)
     assert sum('runs uncached from here on' in line for line in lines()) == 1
     assert scheduler.get_kv_connector_stats().data['uncached'] == 1
+
+
+def test_a_promise_that_breaks_is_a_failed_load_of_those_blocks_only(tmp_path, monkeypatch):
+    scheduler = make(KVConnectorRole.SCHEDULER, tmp_path, extra={'weights_digest': 'w', 'min_load_tokens': 64})
+    scheduler.set_xfer_handshake_metadata({0: Handshake({'layers': ['a', 'b'], 'page_bytes': 128})})
+    lease = SimpleNamespace(matched=31, request=1, id=7, release=lambda: None)
+    monkeypatch.setattr('kvartal.Client.lookup', lambda *args: lease)
+    scheduler.on_new_request(request())
+    tokens, beside = scheduler.get_num_new_matched_tokens(request(), 32)
+    assert beside and tokens == 2 * 32
+    monkeypatch.setattr(SchedulerSide, 'allocated', lambda *args: 1 / 0)
+    scheduler.update_state_after_alloc(request(), SimpleNamespace(get_block_ids=lambda: [[1, 2, 3, 4]]), tokens)
+    metadata = scheduler.build_connector_meta(step())
+    memory = torch.zeros(2, BLOCKS, 64, dtype=torch.bfloat16)
+    worker = make(KVConnectorRole.WORKER, tmp_path)
+    worker.register_kv_caches({'layer 0': memory[0], 'layer 1': memory[1]})
+    worker.bind_connector_metadata(metadata)
+    worker.start_load_kv(SimpleNamespace(attn_metadata=None))
+    received, until = None, time.monotonic() + 30
+    while received is None and time.monotonic() < until:
+        _, received = worker.get_finished(set())
+    assert received == {'r'} and worker.get_block_ids_with_load_errors() == {2, 3}
+    scheduler.update_connector_output(SimpleNamespace(
+        kv_connector_worker_meta=worker.build_connector_worker_meta()))
+    worker.shutdown()
+
+
+@pytest.mark.parametrize('role', KVConnectorRole)
+def test_an_end_that_fails_does_not_reach_the_engine(tmp_path, role):
+    connector = make(role, tmp_path)
+    broken = SimpleNamespace(close=lambda: 1 / 0)
+    connector._worker, connector._scheduler = broken, broken
+    connector.shutdown()
 
 
 def test_reports_and_counts_of_ranks_add_up():

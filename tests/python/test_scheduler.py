@@ -174,6 +174,22 @@ def test_a_preempted_request_that_ends_waits_for_nothing(side, client):
     side.take_report(done(job))
 
 
+@pytest.mark.parametrize('handed_over', [False, True])
+def test_a_request_that_ended_before_its_preemption_was_told_gives_its_stores_up(side, client, handed_over):
+    load(side, client, cached=0)
+    side.computed('a', 5 * BLOCK, lambda: list(range(100, 110)))
+    job = side.take_plan().stores[0].job
+    assert side.finish('a') is True
+    if handed_over:
+        assert side.take_plan().awaited == {'a': [job]}
+    side.preempted(['a'])
+    plan = side.take_plan()
+    assert plan.flush == [job], 'its blocks are written from this step on'
+    assert plan.awaited == ({} if handed_over else {'a': [job]}), 'the engine was told to wait for the worker'
+    side.preempted(['a'])
+    assert side.take_plan().flush == [], 'once'
+
+
 def test_a_transfer_is_over_when_every_rank_says_so(client):
     side = SchedulerSide(client, Options(min_load_tokens=BLOCK), BLOCK, 40, ranks=2)
     side.open(lambda epoch: Namespace(b'n' * 32, BLOCK, 4096))

@@ -178,6 +178,56 @@ def test_a_scheduler_that_is_a_new_engine_group_takes_its_worker_along(engine, d
     assert engine.holds(3, 1)
 
 
+class HangingClient:
+    """Of a daemon that does not answer: every call takes `takes_ms`, or all the time that it is given."""
+
+    error = 'no answer'
+
+    def __init__(self, takes_ms):
+        self.clock, self.takes_ms, self.calls = 0.0, takes_ms, []
+
+    def _take(self, deadline_ms):
+        self.calls.append(deadline_ms)
+        self.clock += min(self.takes_ms, deadline_ms) / 1000
+
+    def borrow(self, namespace, lease, blocks, deadline_ms):
+        self._take(deadline_ms)
+        return self
+
+    def load(self, deadline_ms):
+        self._take(deadline_ms)
+        return 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize('takes_ms, given_ms', [(2000, [2000]), (500, [2000, 1500, 1000, 500])])
+def test_a_load_that_waited_for_others_has_what_is_left_of_its_deadline(takes_ms, given_ms):
+    client = HangingClient(takes_ms)
+    memory = np.zeros((1, BLOCKS, PAGE), np.uint8)
+    worker = WorkerSide(lambda group: client, Options(load_deadline_ms=2000),
+                        HostPages(Geometry(memory.ctypes.data, 1, BLOCKS, PAGE, memory.nbytes, PAGE), memory),
+                        now=lambda: client.clock)
+    worker.submit(StepPlan(loads=[LoadJob(i, f'r{i}', NAMESPACE, i, 0, [i]) for i in (1, 2, 3)]))
+    received, failed = set(), set()
+    until = time.monotonic() + PATIENT_MS / 1000
+    while len(received) < 3:
+        assert time.monotonic() < until
+        results = worker.results(idle=True)
+        received |= results.received
+        failed |= results.failed_blocks
+    assert failed == {1, 2, 3}
+    assert client.calls == given_ms, 'the third load asks for nothing: its request has waited long enough'
+    worker.close()
+
+
 def test_what_is_left_of_a_store_goes_on_where_it_stopped():
     job = StoreJob(1, NAMESPACE, chain(5), None, 10, 7, [21, 22, 23, 24, 25]).without_head(2)
     assert job == StoreJob(1, NAMESPACE, chain(5)[2:], chain(5)[1], 12, 7, [23, 24, 25])

@@ -135,14 +135,18 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
         """The engine has allocated its pages."""
         if self._declined:
             return
+        names = self._kv.kv_cache_groups[0].layer_names
+        if set(names) != set(kv_caches):
+            return self._decline(f'the KV cache is of {sorted(kv_caches)}, its group of blocks of {sorted(names)}')
         try:
-            geometry = geometry_of(kv_caches, self._kv.num_blocks)
+            # In the order that the digest names: a block's bytes are its layers in that order.
+            geometry = geometry_of({name: kv_caches[name] for name in names}, self._kv.num_blocks)
         except Declined as reason:
             return self._decline(str(reason))
-        self._facts = (geometry, next(iter(kv_caches.values())))
         self._worker = WorkerSide(lambda group: Client(self._options.socket, 'vllm worker', group,
                                                        self._options.store_deadline_ms),
                                   self._options, HostPages(geometry, kv_caches))
+        self._facts = (geometry, kv_caches[names[0]])  # last: with them the scheduler is told that this worker serves
 
     @_never_raises(lambda: None)
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
@@ -240,8 +244,15 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
     @_never_raises(lambda: None)
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         """The engine has blocks for a request."""
-        if self._scheduler is not None:
-            self._scheduler.allocated(request.request_id, blocks.get_block_ids()[0], num_external_tokens)
+        if self._scheduler is None:
+            return
+        engine_blocks = blocks.get_block_ids()[0]
+        try:
+            self._scheduler.allocated(request.request_id, engine_blocks, num_external_tokens)
+        except Exception:
+            # The request waits until a worker tells it.
+            self._scheduler.fail_load(request.request_id, engine_blocks, num_external_tokens)
+            raise
 
     @_never_raises(Metadata)
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
@@ -314,6 +325,7 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
         """Registered once, where /metrics is served."""
         return PromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
+    @_never_raises(lambda: None)
     def shutdown(self) -> None:
         """The engine ends."""
         if self._worker is not None:

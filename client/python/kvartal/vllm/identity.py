@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vllm import envs
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.version import __version__ as vllm_version
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 SUPPORTED_VLLM = ('0.32',)
 WEIGHT_FILES = ('.safetensors', '.bin', '.pt', '.pth', '.gguf')
 CODE_FILES = '.py'  # of a model that brings its own
+LOAD_FORMATS = ('auto', 'hf', 'safetensors', 'pt')  # that read the files of the model's folder and nothing else
 _SHA256 = re.compile(r'[0-9a-f]{64}')
 _FORMAT = 1  # of what is digested here and of how a block's bytes are laid out
 # Of the model's configuration: says where it came from, nothing of what it computes.
@@ -77,8 +79,6 @@ def weights_digest(config: VllmConfig, options: Options) -> str:
     """Names the bytes of the weights. Reads them, unless the hub's cache has done so before. Raises Declined."""
     if options.weights_digest:
         return f'given:{options.weights_digest}'
-    if config.load_config.load_format == 'dummy':
-        raise Declined('load_format is "dummy": weights that are in no file have no digest (set weights_digest)')
     folder = _model_folder(config)
     files = sorted(path for path in folder.iterdir() if path.suffix in (*WEIGHT_FILES, CODE_FILES))
     if all(path.suffix == CODE_FILES for path in files):
@@ -90,14 +90,22 @@ def weights_digest(config: VllmConfig, options: Options) -> str:
 
 
 def _model_folder(config: VllmConfig) -> Path:
-    model = config.model_config.model
+    """Where the engine loads the weights from. Raises Declined when it may load them from elsewhere."""
+    model, load = config.model_config.model, config.load_config
+    if load.load_format not in LOAD_FORMATS:
+        raise Declined(f'load_format is "{load.load_format}": which bytes it loads is not known (set weights_digest)')
+    if config.model_config.model_weights:
+        raise Declined(f'the weights are pulled from {config.model_config.model_weights} (set weights_digest)')
+    if envs.VLLM_USE_MODELSCOPE:
+        raise Declined('VLLM_USE_MODELSCOPE is set: the weights are in no cache of the hub (set weights_digest)')
     if os.path.isdir(model):
         return Path(model)
     if os.path.isfile(model):
         raise Declined(f'the model is one file, {model} (set weights_digest)')
     from huggingface_hub import snapshot_download
     try:
-        return Path(snapshot_download(model, revision=config.model_config.revision, local_files_only=True))
+        return Path(snapshot_download(model, revision=config.model_config.revision, cache_dir=load.download_dir,
+                                      local_files_only=True))
     except Exception as error:
         raise Declined(f'where the weights of {model} lie was not found: {error} (set weights_digest)') from error
 

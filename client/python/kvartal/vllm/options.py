@@ -16,7 +16,8 @@ class Options:
 
     socket: of the daemon; None: $KVARTAL_SOCKET, else /run/kvartal/kvartal.sock.
     lookup_deadline_ms: the longest a request waits for the answer what is cached; a miss after that.
-    load_deadline_ms: the longest a load waits for the daemon; the blocks are computed after that.
+    load_deadline_ms: the longest a request waits for its load, other loads before it included; its blocks are computed
+        after that.
     store_deadline_ms: the longest a store waits for slots; it is skipped after that.
     min_load_tokens: a shorter hit is not worth the steps that a load takes.
     max_loading_share: the part of the engine's blocks that loads may hold at once.

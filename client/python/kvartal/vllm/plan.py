@@ -10,10 +10,13 @@ from dataclasses import dataclass, field, replace
 
 from kvartal import Namespace
 
+NO_LEASE = 0
+
 
 @dataclass(frozen=True)
 class LoadJob:
-    """Copy blocks of a lease into engine blocks: place `first + i` of the chain goes to `blocks[i]`."""
+    """Copy blocks of a lease into engine blocks: place `first + i` of the chain goes to `blocks[i]`. With NO_LEASE it
+    fails, and only tells the request."""
 
     job: int
     request_id: str

@@ -18,7 +18,7 @@ from typing import Any
 
 from kvartal import Client, Lease, Namespace, Status
 from kvartal.vllm.options import Options
-from kvartal.vllm.plan import LoadJob, StepPlan, StepReport, StoreJob
+from kvartal.vllm.plan import NO_LEASE, LoadJob, StepPlan, StepReport, StoreJob
 
 log = logging.getLogger('vllm.kvartal')
 
@@ -27,6 +27,7 @@ log = logging.getLogger('vllm.kvartal')
 class _Request:
     """One request of the engine. `engine` is vLLM's Request: its token count and block hashes grow as it runs."""
 
+    name: str
     engine: Any
     cacheable: bool
     admission: int = 0  # preemptions it has had; another number is another admission
@@ -98,7 +99,7 @@ class SchedulerSide:
         """A request arrived. cacheable: its block hashes name all that its KV depends on."""
         if self._namespace is None and self._namespace_of is not None:
             self._enter(self._namespace_of(b''))
-        self._requests[request_id] = _Request(engine, cacheable)
+        self._requests[request_id] = _Request(request_id, engine, cacheable)
 
     def match(self, request_id: str, computed_tokens: int, admission: int) -> tuple[int | None, bool]:
         """Tokens to load beyond the leading `computed_tokens`, and whether that happens beside the engine's steps.
@@ -138,13 +139,24 @@ class SchedulerSide:
         self._plan.loads.append(LoadJob(job, request_id, self._namespace, lease.id, first,
                                         engine_blocks[first:first + count]))
 
+    def fail_load(self, request_id: str, engine_blocks: list[int], load_tokens: int) -> None:
+        """What `match` promised will not come: the workers tell the request, and the engine computes those blocks."""
+        request = self._requests.get(request_id)
+        if request is None or self._namespace is None or load_tokens == 0:
+            return
+        first = request.first
+        self._plan.loads.append(LoadJob(next(self._jobs), request_id, self._namespace, NO_LEASE, first,
+                                        engine_blocks[first:first + load_tokens // self._block_tokens]))
+
     def preempted(self, request_ids: Iterable[str]) -> None:
-        """The engine took their blocks: they may be written from this step on."""
-        for request_id in request_ids:
-            request = self._requests.get(request_id)
-            if request is not None:
-                self._plan.flush += sorted(request.stores)
-                request.stores.clear()
+        """The engine took their blocks: they may be written from this step on. Some may have finished since."""
+        taken = set(request_ids)
+        if not taken:
+            return
+        for job, request in self._stores.items():
+            if request.name in taken and job in request.stores:
+                self._plan.flush.append(job)
+                request.stores.discard(job)
 
     def computed(self, request_id: str, tokens: int, engine_blocks: Callable[[], list[int]]) -> None:
         """After this step's forward the leading `tokens` of the request have their KV."""

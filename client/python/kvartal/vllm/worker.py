@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVarTuple, Unpack
 
 from kvartal import Client, Outcome
 from kvartal.vllm.options import Options
 from kvartal.vllm.pages import HostPages
-from kvartal.vllm.plan import LoadJob, StepPlan, StepReport, StoreJob
+from kvartal.vllm.plan import NO_LEASE, LoadJob, StepPlan, StepReport, StoreJob
 
-Job = TypeVar('Job', LoadJob, StoreJob)
+Queued = TypeVarTuple('Queued')
 log = logging.getLogger('vllm.kvartal')
 
 FLUSH_S = 0.1  # a store of preempted blocks gets this long before it is given up
@@ -39,16 +40,18 @@ class Results:
 class WorkerSide:
     """See the module. connect: engine group -> a client of the daemon; called on the copying thread."""
 
-    def __init__(self, connect: Callable[[bytes | None], Client], options: Options, pages: HostPages, shard: int = 0):
+    def __init__(self, connect: Callable[[bytes | None], Client], options: Options, pages: HostPages, shard: int = 0,
+                 now: Callable[[], float] = time.monotonic):
         self._connect = connect
         self._options = options
         self._pages = pages
         self._shard = shard
+        self._now = now
         self._client: Client | None = None
         self._group: bytes | None = None
         self._changed = threading.Condition()
         # --- guarded by _changed
-        self._loads: deque[tuple[LoadJob, bytes | None]] = deque()
+        self._loads: deque[tuple[LoadJob, bytes | None, float]] = deque()  # and until when
         self._stores: deque[tuple[StoreJob, bytes | None]] = deque()
         self._live: set[int] = set()
         self._cancelled: set[int] = set()
@@ -64,8 +67,9 @@ class WorkerSide:
 
     def submit(self, plan: StepPlan) -> None:
         """Begins this step's loads, and notes which finished requests wait for their stores."""
+        until = self._now() + self._options.load_deadline_ms / 1000
         with self._changed:
-            self._loads.extend((job, plan.group) for job in plan.loads)
+            self._loads.extend((job, plan.group, until) for job in plan.loads)
             self._live.update(job.job for job in plan.loads)
             self._awaited.update(plan.awaited)
             self._changed.notify_all()
@@ -132,9 +136,12 @@ class WorkerSide:
             elif store:
                 self._end_store_part(store[0], store[1], self._blocks_done(self._store_part, *store))
 
-    def _blocks_done(self, transfer: Callable[[Job, bytes | None], int], job: Job, group: bytes | None) -> int:
+    def _blocks_done(self, transfer: Callable[[Unpack[Queued]], int], *queued: Unpack[Queued]) -> int:
         try:
-            return transfer(job, group)
+            return transfer(*queued)
+        except TimeoutError as error:
+            log.warning('Kvartal: a transfer was given up, and its blocks are computed: %s', error)
+            return 0
         except Exception:
             log.exception('Kvartal: a transfer failed; the engine goes on without it')
             return 0
@@ -176,12 +183,22 @@ class WorkerSide:
             self._group = group
         return self._client
 
-    def _load(self, job: LoadJob, group: bytes | None) -> int:
+    def _left_ms(self, until: float) -> int:
+        """Raises TimeoutError when nothing is left: to the client 0 means a second."""
+        left = int((until - self._now()) * 1000)
+        if left < 1:
+            raise TimeoutError('its deadline has passed')
+        return left
+
+    def _load(self, job: LoadJob, group: bytes | None, until: float) -> int:
         """How many leading blocks of the job are good."""
+        if job.lease == NO_LEASE:
+            return 0
+        self._left_ms(until)
         client = self._attached(group)
-        end = job.first + len(job.blocks)
-        with client.borrow(job.namespace, job.lease, range(job.first, end), self._options.load_deadline_ms) as lease:
-            loaded = lease.load(deadline_ms=self._options.load_deadline_ms)
+        places = range(job.first, job.first + len(job.blocks))
+        with client.borrow(job.namespace, job.lease, places, self._left_ms(until)) as lease:
+            loaded = lease.load(deadline_ms=self._left_ms(until))
             for i in range(loaded):
                 source = lease.block(job.first + i, self._shard)
                 if source is None:
