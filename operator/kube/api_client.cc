@@ -62,6 +62,7 @@ ApiClient::CallId ApiClient::Begin(RunningPtr running) {
 void ApiClient::Send(CallId id) {
   const RunningPtr running = Find(id);
   if (running == nullptr) return;
+  running->head = {};
   running->body.clear();
   HttpRequest request;
   request.method = running->request.method;

@@ -31,8 +31,9 @@ inline constexpr int64_t kWatchSecondsMin = 300;   // (client-go) a watch asks t
 inline constexpr int64_t kWatchSecondsMax = 600;   // (client-go) up to this: herds of watches do not end together
 inline constexpr int64_t kWatchMarginMs = 15'000;  // past its end a watch is dead: half-open connections say nothing
 inline constexpr size_t kWatchLineBytesMax = 4 * kMiB;  // an object in etcd is smaller than 1.5 MB
-inline constexpr int64_t kShortWatchMs = 1'000;     // (client-go) one that ends sooner, with nothing said, is a failure
-inline constexpr int64_t kWatchBackoffMinMs = 800;  // (client-go)
+inline constexpr int64_t kShortWatchMs = 1'000;  // (client-go) one that ends sooner, with nothing said, is a failure
+inline constexpr int kBadWatchEndsMax = 5;       // in a row from one version: half a minute of tries, then a new list
+inline constexpr int64_t kWatchBackoffMinMs = 800;        // (client-go)
 inline constexpr int64_t kWatchBackoffMaxMs = 30'000;     // (client-go)
 inline constexpr int64_t kWatchBackoffResetMs = 120'000;  // (client-go) healthy for so long: starts at the bottom again
 

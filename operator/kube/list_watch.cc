@@ -10,6 +10,12 @@ namespace {
 
 ApiError BadAnswer(const std::string& what) { return {ErrorKind::kBadAnswer, 0, what, std::nullopt}; }
 
+// The next watch from the same version may well go on.
+bool SaysNothingOfVersion(ErrorKind kind) {
+  return kind == ErrorKind::kNone || kind == ErrorKind::kTransport || kind == ErrorKind::kDeadline ||
+         kind == ErrorKind::kBusy || kind == ErrorKind::kTooManyRequests;
+}
+
 }  // namespace
 
 NextRequest ListWatch::Start() { return List(0); }
@@ -17,6 +23,7 @@ NextRequest ListWatch::Start() { return List(0); }
 NextRequest ListWatch::List(int64_t after_ms) {
   ++stats_.lists;
   in_list_ = false;
+  bad_ends_ = 0;
   NextRequest next;
   next.verb = NextRequest::Verb::kList;
   next.after_ms = after_ms;
@@ -83,7 +90,9 @@ void ListWatch::OnWatchOpen(int64_t now_ms) {
 
 void ListWatch::Advance(const nlohmann::json& object) {
   const std::string version = TextAt(object, {"metadata", "resourceVersion"});
-  if (!version.empty()) resource_version_ = version;
+  if (version.empty() || version == resource_version_) return;
+  resource_version_ = version;
+  bad_ends_ = 0;
 }
 
 ListWatchStep ListWatch::OnLine(std::string_view line, int64_t now_ms) {
@@ -110,17 +119,16 @@ ListWatchStep ListWatch::OnLine(std::string_view line, int64_t now_ms) {
 }
 
 ListWatchStep ListWatch::OnWatchEnd(const ApiError& error, int64_t now_ms) {
-  ListWatchStep step;
-  if (error.kind == ErrorKind::kExpired || error.kind == ErrorKind::kTooLargeVersion) {
-    stats_.expired += error.kind == ErrorKind::kExpired;
-    ++stats_.broken;
-    step.next = List(Wait(error, now_ms));
-    return step;
-  }
+  const bool unknown_version = error.kind == ErrorKind::kExpired || error.kind == ErrorKind::kTooLargeVersion;
   // A server that ends watches as soon as they begin would be asked in a hot loop.
   const bool as_it_should = error.ok() && (heard_ || now_ms - opened_ms_ >= kShortWatchMs);
+  stats_.expired += error.kind == ErrorKind::kExpired;
   ++(as_it_should ? stats_.ended : stats_.broken);
-  step.next = Watch(as_it_should ? 0 : Wait(error, now_ms));
+  if (as_it_should) bad_ends_ = 0;
+  if (!SaysNothingOfVersion(error.kind)) ++bad_ends_;
+  ListWatchStep step;
+  step.next = unknown_version || bad_ends_ >= kBadWatchEndsMax ? List(Wait(error, now_ms))
+                                                               : Watch(as_it_should ? 0 : Wait(error, now_ms));
   return step;
 }
 

@@ -82,6 +82,7 @@ class ListWatch {
   bool in_list_ = false;     // kInit was told and kInitDone was not
   int64_t opened_ms_ = 0;
   bool heard_ = false;  // anything from this watch
+  int bad_ends_ = 0;    // of watches from the version we are at, that another from there may meet again
   ListWatchStats stats_;
 };
 

@@ -37,9 +37,13 @@ Condition ConditionOf(const char* type, const Verdict& verdict, const char* good
   return {type, status, status ? good : verdict.reason, absl::StrJoin(verdict.findings, "\n")};
 }
 
-// What an older policy wants may be freed by the edit of a younger one in the same run. Longer chains of that end in
+// What an older policy wants may be freed by a younger one's edit that asks for something else instead. Longer chains of that end in
 // the next run.
 constexpr int kPassesMax = 16;
+
+bool WithinBytes(const TierBytes& asked, const TierBytes& has) {
+  return asked.hbm <= has.hbm && asked.dram <= has.dram && asked.nvme <= has.nvme;
+}
 
 // One policy on its way to its verdict.
 struct Case {
@@ -61,6 +65,10 @@ class Compiler {
 
   CompiledCluster Compile() {
     for (Case& each : cases_) KeepAccepted(&each);
+    // What is given up has to be there before the first who waits is judged, or the next in age would get it.
+    for (Case& each : cases_) {
+      if (AsksForNoMore(each)) (void)Judge(&each);
+    }
     for (int pass = 0; pass < kPassesMax && JudgeAll(); ++pass) {
     }
     for (Case& each : cases_) cluster_.policies[KeyOf(*each.object)] = Tell(each);
@@ -71,6 +79,8 @@ class Compiler {
 
  private:
   void KeepAccepted(Case* one);
+  bool AsksForNoMore(const Case& one) const;
+  bool Judge(Case* one);
   bool JudgeAll();
   PolicyVerdict Tell(const Case& one) const;
   void CompileNodes();
@@ -106,20 +116,47 @@ void Compiler::KeepAccepted(Case* one) {
   one->in_force = std::move(kept);
 }
 
+// Of what only one can have: accounts, and guarantees in each pool.
+bool Compiler::AsksForNoMore(const Case& one) const {
+  if (!one.in_force || !one.object->wanted) return false;
+  const std::vector<crds::Subject>& subjects = one.in_force->subjects;
+  const std::vector<crds::PoolClaim>& claims = one.in_force->pools;
+  const auto has_account = [&](const crds::Subject& asked) {
+    const std::string& account = asked.service_account_name;
+    return account.empty() || std::any_of(subjects.begin(), subjects.end(), [&](const crds::Subject& has) {
+             return has.service_account_name == account;
+           });
+  };
+  const auto has_guarantee = [&](const crds::PoolClaim& asked) {
+    const crds::NodePool* pool = admission_.FindPool(asked.pool_ref);
+    if (pool == nullptr) return true;
+    const auto has = std::find_if(claims.begin(), claims.end(),
+                                  [&](const crds::PoolClaim& claim) { return claim.pool_ref == asked.pool_ref; });
+    return WithinBytes(GuaranteesOf(asked, *pool), has == claims.end() ? TierBytes{} : GuaranteesOf(*has, *pool));
+  };
+  const crds::TenantPolicy& wanted = *one.object->wanted;
+  return std::all_of(wanted.subjects.begin(), wanted.subjects.end(), has_account) &&
+         std::all_of(wanted.pools.begin(), wanted.pools.end(), has_guarantee);
+}
+
+// True when it was accepted now.
+bool Compiler::Judge(Case* one) {
+  if (one->accepted || !one->object->wanted) return false;
+  const crds::TenantPolicy& wanted = *one->object->wanted;
+  // Without its namespace there is nobody to be a tenant. A pool that is missing concerns its own claim alone.
+  one->judged = admission_.FindNamespace(wanted.ns) == nullptr ? Verdict{"NotFound", admission_.Unresolved(wanted)}
+                                                               : admission_.Judge(wanted);
+  if (!one->judged.reason.empty()) return false;
+  admission_.PutInForce(wanted);
+  one->in_force = wanted;
+  one->accepted = true;
+  return true;
+}
+
 // True when one more was accepted.
 bool Compiler::JudgeAll() {
   bool progress = false;
-  for (Case& one : cases_) {
-    if (one.accepted || !one.object->wanted) continue;
-    const crds::TenantPolicy& wanted = *one.object->wanted;
-    // Without its namespace there is nobody to be a tenant. A pool that is missing concerns its own claim alone.
-    one.judged = admission_.FindNamespace(wanted.ns) == nullptr ? Verdict{"NotFound", admission_.Unresolved(wanted)}
-                                                                : admission_.Judge(wanted);
-    if (!one.judged.reason.empty()) continue;
-    admission_.PutInForce(wanted);
-    one.in_force = wanted;
-    one.accepted = progress = true;
-  }
+  for (Case& each : cases_) progress = Judge(&each) || progress;
   return progress;
 }
 

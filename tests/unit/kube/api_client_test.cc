@@ -162,6 +162,21 @@ TEST_F(ApiClientTest, A401IsTriedOnceMoreWithATokenThatIsNewer) {
   EXPECT_LE(transport_.requests.size(), 4u);
 }
 
+// Nothing of the first try is left in the second: it was told as refused, and as one that had an answer.
+TEST_F(ApiClientTest, ASecondTryThatBreaksIsNotTheRefusalOfTheFirst) {
+  const testing::ScratchDir dir;
+  std::ofstream(dir.File("token")) << "one";
+  UseToken({dir.File("token"), ""});
+  Get();
+  std::ofstream(dir.File("token"), std::ios::trunc) << "two";
+  transport_.Head(401);
+  ASSERT_EQ(transport_.requests.size(), 2u);
+  transport_.End(absl::UnavailableError("reset"));
+  EXPECT_EQ(answers_, 1);
+  EXPECT_EQ(error_.kind, ErrorKind::kTransport);
+  EXPECT_EQ(client().stats().requests.at({"GET", 0}), 1u);
+}
+
 TEST_F(ApiClientTest, WithoutANewerTokenA401IsAnAnswer) {
   UseToken({"", "fixed"});
   Get();

@@ -184,6 +184,47 @@ TEST_F(ListWatchTest, ALineThatIsNoEventEndsTheWatchAndIsTriedAgainLater) {
   }
 }
 
+// A version that the server cannot go on from, and an event that cannot be read, are met again by every watch from
+// there: only a list leads past them.
+TEST_F(ListWatchTest, BadEndsInARowLeadToANewList) {
+  for (const std::string& line : {ErrorLine(500, "InternalError", "etcd event without its previous value"),
+                                  ErrorLine(403, "Forbidden"), ErrorLine(400, "BadRequest"), std::string("{")}) {
+    machine_ = ListWatch(3);
+    Watching();
+    for (int i = 1; i < kBadWatchEndsMax; ++i) {
+      EXPECT_EQ(machine_.OnLine(line, now_ms_).next->verb, Verb::kWatch) << line;
+      // Between them the server may be away.
+      EXPECT_EQ(machine_.OnWatchEnd(Error(ErrorKind::kTransport), now_ms_).next->verb, Verb::kWatch) << line;
+      machine_.OnWatchOpen(now_ms_);
+    }
+    const ListWatchStep step = machine_.OnLine(line, now_ms_);
+    EXPECT_EQ(step.next->verb, Verb::kList) << line;
+    EXPECT_GE(step.next->after_ms, kWatchBackoffMinMs) << line;
+    // And from then on they are counted anew.
+    machine_.OnPage(Page("12", {Object("a", "7")}), now_ms_);
+    machine_.OnWatchOpen(now_ms_);
+    EXPECT_EQ(machine_.OnLine(line, now_ms_).next->verb, Verb::kWatch) << line;
+  }
+}
+
+TEST_F(ListWatchTest, BadEndsWithProgressBetweenThemAreNotInARow) {
+  Watching();
+  for (int i = 0; i < 3 * kBadWatchEndsMax; ++i) {
+    EXPECT_EQ(machine_.OnLine("{", now_ms_).next->verb, Verb::kWatch);
+    machine_.OnWatchOpen(now_ms_);
+    machine_.OnLine(Line("MODIFIED", Object("a", std::to_string(11 + i))), now_ms_);
+  }
+}
+
+// A server that is away or busy says nothing about the version: ten thousand replicas' lists would not help it.
+TEST_F(ListWatchTest, AServerThatIsAwayOrBusyIsNotListed) {
+  Watching();
+  for (int i = 0; i < 3 * kBadWatchEndsMax; ++i) {
+    for (const ErrorKind kind : {ErrorKind::kTransport, ErrorKind::kDeadline, ErrorKind::kTooManyRequests})
+      EXPECT_EQ(machine_.OnWatchEnd(Error(kind), now_ms_).next->verb, Verb::kWatch);
+  }
+}
+
 TEST_F(ListWatchTest, AListThatIsNoListIsAskedForAgainLater) {
   for (const char* page : {"{}", "[]", "null", "{\"items\":[],\"metadata\":{}}",
                            "{\"items\":7,\"metadata\":{\"resourceVersion\":\"1\"}}"}) {

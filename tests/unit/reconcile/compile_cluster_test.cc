@@ -173,6 +173,44 @@ TEST_F(CompileClusterTest, WhatAnEditGivesUpIsThereForTheNextInTheSameRun) {
   EXPECT_EQ(Of(VerdictOf("blue", "b"), "Accepted"), "True/Accepted");
 }
 
+// Also for whom was judged before it was given up: the next in the row of age got it.
+TEST_F(CompileClusterTest, WhatAnEditGivesUpGoesToWhoWaitsLongest) {
+  state_.pools = {Pool("p", "100Gi")};
+  state_.policies = {Policy("red", "e", "40Gi", "", "2026-02-01T00:00:00Z"),
+                     Policy("red", "c", "60Gi", "", "2026-03-01T00:00:00Z")};
+  AcceptAll();
+  state_.policies.push_back(Policy("blue", "a", "30Gi", "", "2026-01-01T00:00:00Z"));
+  state_.policies.push_back(Policy("blue", "d", "30Gi", "", "2026-04-01T00:00:00Z"));
+  state_.policies[1].wanted->pools[0].dram.guarantee = Size("30Gi");
+  EXPECT_EQ(Of(VerdictOf("blue", "a"), "Accepted"), "True/Accepted");
+  EXPECT_EQ(Of(VerdictOf("blue", "d"), "Accepted"), "False/NoCapacity");
+}
+
+TEST_F(CompileClusterTest, AServiceAccountThatIsGivenUpGoesToWhoWaitsLongest) {
+  state_.policies = {Policy("red", "has", "", "1Gi", "2026-02-01T00:00:00Z")};
+  state_.policies[0].wanted->subjects = {{"vllm", std::nullopt, ""}, {"other", std::nullopt, ""}};
+  AcceptAll();
+  for (const auto& [name, created] : {std::pair("first", "2026-01-01T00:00:00Z"), {"last", "2026-03-01T00:00:00Z"}}) {
+    state_.policies.push_back(Policy("red", name, "", "1Gi", created));
+    state_.policies.back().wanted->subjects = {{"vllm", std::nullopt, ""}};
+  }
+  state_.policies[0].wanted->subjects = {{"other", std::nullopt, ""}};
+  EXPECT_EQ(Of(VerdictOf("red", "first"), "Accepted"), "True/Accepted");
+  EXPECT_EQ(Of(VerdictOf("red", "last"), "Accepted"), "False/SubjectClaimed");
+}
+
+// Who gives up here and takes there takes by age: an account in exchange for memory is no gift.
+TEST_F(CompileClusterTest, AnEditThatAlsoAsksForMoreDoesNotGoFirst) {
+  state_.policies = {Policy("red", "young", "60Gi", "", kNew)};
+  AcceptAll();
+  state_.policies.push_back(Policy("red", "elder", "10Gi", "", kOld));
+  state_.policies[1].wanted->subjects = {{"vllm", std::nullopt, ""}};
+  state_.policies[0].wanted->subjects = {{"vllm", std::nullopt, ""}};
+  state_.policies[0].wanted->pools[0].dram.guarantee = Size("30Gi");
+  EXPECT_EQ(Of(VerdictOf("red", "elder"), "Accepted"), "True/Accepted");
+  EXPECT_EQ(Of(VerdictOf("red", "young"), "Accepted"), "False/SubjectClaimed");
+}
+
 TEST_F(CompileClusterTest, AGrantBoundsWhatANamespaceMayAskFor) {
   crds::Grant grant;
   grant.match_labels = {{"team", "red"}};
