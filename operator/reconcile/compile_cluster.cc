@@ -37,8 +37,8 @@ Condition ConditionOf(const char* type, const Verdict& verdict, const char* good
   return {type, status, status ? good : verdict.reason, absl::StrJoin(verdict.findings, "\n")};
 }
 
-// What an older policy wants may be freed by a younger one's edit that asks for something else instead. Longer chains of that end in
-// the next run.
+// What an older policy wants may be freed by a younger one's edit that asks for something else instead. Longer chains
+// of that end in the next run.
 constexpr int kPassesMax = 16;
 
 bool WithinBytes(const TierBytes& asked, const TierBytes& has) {
