@@ -37,8 +37,8 @@ Condition ConditionOf(const char* type, const Verdict& verdict, const char* good
   return {type, status, status ? good : verdict.reason, absl::StrJoin(verdict.findings, "\n")};
 }
 
-// What an older policy wants may be freed by a younger one's edit that asks for something else instead. Longer chains of that end in
-// the next run.
+// What an older policy wants may be freed by a younger one's edit that asks for something else instead. Longer chains
+// of that end in the next run.
 constexpr int kPassesMax = 16;
 
 bool WithinBytes(const TierBytes& asked, const TierBytes& has) {
@@ -97,7 +97,7 @@ class Compiler {
 // guarantees there, and say so: half a guarantee is none.
 void Compiler::KeepAccepted(Case* one) {
   const PolicyObject& object = *one->object;
-  const bool same_object = object.accepted && (!object.wanted || object.wanted->uid == object.accepted->uid);
+  const bool same_object = object.accepted && object.uid == object.accepted->uid;
   if (!same_object || admission_.FindNamespace(object.ns) == nullptr) return;
   crds::TenantPolicy kept = *object.accepted;
   if (!admission_.JudgeSubjects(kept).reason.empty()) return;
