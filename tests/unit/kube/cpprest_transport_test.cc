@@ -78,7 +78,8 @@ class CpprestTransportTest : public ::testing::Test {
 TEST_F(CpprestTransportTest, AfterACallThatWasFailedNoConnectionFromBeforeIsUsed) {
   Get("/one");
   Get("/two");
-  const int one = Serve("/one"), two = Serve("/two");
+  // Which of them comes first is not ours to say.
+  const int one = Serve("GET /"), two = Serve("GET /");
   ASSERT_TRUE(one >= 0 && two >= 0 && one != two);
   Answer(one);
   Answer(two);
