@@ -71,6 +71,7 @@ void ApiClient::Send(CallId id) {
   request.content_type = running->request.content_type;
   request.bearer_token = token_.Token(NowMs());
   running->timer = loop_->RunAfterMs(running->request.deadline_ms, [this, id] {
+    if (const RunningPtr late = Find(id)) transport_->Fail(late->transport_call);
     End(id, Failed(ErrorKind::kDeadline, "no answer, or not all of it, within the deadline"));
   });
   running->transport_call =

@@ -1,5 +1,5 @@
-// Turns keys that changed into calls of one reconcile function, a few at a time, again after failures and once in a
-// while in any case.
+// Turns keys that changed into calls of one reconcile function, a few at a time, and again after failures. Nothing is
+// reconciled merely because time has passed: a reflector whose watch was lost lists anew and tells what it missed.
 // Confined to its loop.
 // Invariants: one key is never reconciled twice at once; nothing is reconciled before Start or after Stop began; Stop
 // ends when the last reconcile has, or kStopMs later.

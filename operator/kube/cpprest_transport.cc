@@ -263,6 +263,12 @@ void CpprestTransport::Cancel(CallId id) {
   call->stop.cancel();
 }
 
+void CpprestTransport::Fail(CallId id) {
+  if (!calls_.contains(id)) return;
+  Cancel(id);
+  DropConnections();
+}
+
 void CpprestTransport::OnEnd(CallId id, const absl::Status& status) {
   const auto found = calls_.find(id);
   if (found == calls_.end()) return;

@@ -1,8 +1,8 @@
 // HttpTransport over cpprestsdk: TLS with the authorities and certificates that are on disk when a connection is made,
 // so an exchanged one is used by the next connection. The one place that meets this library and its exceptions.
 // Confined to the loop it posts to; the library's threads only hand bytes over.
-// Invariants: a call that failed leaves none of its connections behind to be used again; what came in and was not
-// handled yet is at most kBodyBytesMax a call.
+// Invariants: a call that failed, or was failed, leaves none of the connections of its time behind to be used again;
+// what came in and was not handled yet is at most kBodyBytesMax a call.
 #pragma once
 
 #include <map>
@@ -21,6 +21,7 @@ class CpprestTransport : public HttpTransport {
 
   CallId Start(HttpRequest request, HttpSink sink) override;
   void Cancel(CallId call) override;
+  void Fail(CallId call) override;
 
  private:
   struct Shared;

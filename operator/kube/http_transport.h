@@ -1,7 +1,7 @@
 // How requests reach the API server: started on the loop, answered on the loop, piece by piece. cpprestsdk is behind it
 // in the operator, a script in tests.
 // Confined to the loop of its owner.
-// Invariants: a sink hears at most one head, then bytes, then exactly one end; after Cancel it hears nothing.
+// Invariants: a sink hears at most one head, then bytes, then exactly one end; after Cancel or Fail it hears nothing.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +42,8 @@ class HttpTransport {
   virtual CallId Start(HttpRequest request, HttpSink sink) = 0;
   // Also for a call that has ended.
   virtual void Cancel(CallId call) = 0;
+  // Cancels what got no answer in time: its connection may be half open, and so may those beside it.
+  virtual void Fail(CallId call) = 0;
 };
 
 }  // namespace kvartal::kube

@@ -26,7 +26,7 @@ struct ClusterNamespace {
 };
 
 struct PolicyObject {
-  std::string ns, name;
+  std::string ns, name, uid;
   std::string created;                       // RFC 3339 in UTC, as the API server writes it: orders as text
   std::optional<crds::TenantPolicy> wanted;  // absent: the object says nothing that can be read
   std::string why_unreadable;

@@ -97,7 +97,7 @@ class Compiler {
 // guarantees there, and say so: half a guarantee is none.
 void Compiler::KeepAccepted(Case* one) {
   const PolicyObject& object = *one->object;
-  const bool same_object = object.accepted && (!object.wanted || object.wanted->uid == object.accepted->uid);
+  const bool same_object = object.accepted && object.uid == object.accepted->uid;
   if (!same_object || admission_.FindNamespace(object.ns) == nullptr) return;
   crds::TenantPolicy kept = *object.accepted;
   if (!admission_.JudgeSubjects(kept).reason.empty()) return;

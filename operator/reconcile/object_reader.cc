@@ -60,6 +60,7 @@ PolicyObject ReadPolicy(const json& object) {
   PolicyObject read;
   read.ns = TextAt(object, {"metadata", "namespace"});
   read.name = TextAt(object, {"metadata", "name"});
+  read.uid = TextAt(object, {"metadata", "uid"});
   read.created = TextAt(object, {"metadata", "creationTimestamp"});
   crds::Findings findings(PlaceOf("TenantKVPolicy", object));
   crds::TenantPolicy policy = crds::ReadTenantPolicy(ReadablePartOf(object), &findings);

@@ -72,7 +72,9 @@ TEST_F(ApiClientTest, AnAnswerThatNeverComesEndsAtTheDeadline) {
   Advance(1);
   EXPECT_EQ(answers_, 1);
   EXPECT_EQ(error_.kind, ErrorKind::kDeadline);
-  EXPECT_EQ(transport_.open(), 0u);  // and what is left of it is let go
+  // And what is left of it is let go, as of a connection that is dead.
+  EXPECT_EQ(transport_.open(), 0u);
+  EXPECT_EQ(transport_.failed, 1u);
 }
 
 // Half-open connections say nothing, and a watch without a deadline of its own is blind for ever (kopf #585 and #810,
@@ -87,6 +89,7 @@ TEST_F(ApiClientTest, AWatchEndsAtItsDeadlineWhateverItHeard) {
   Advance(1);
   EXPECT_THAT(words_, ElementsAre("open", "{}", HasSubstr("deadline")));
   EXPECT_EQ(transport_.open(), 0u);
+  EXPECT_EQ(transport_.failed, 1u);
 }
 
 // A fixed timeout of thirty seconds kills healthy quiet watches (kubernetes-client/javascript #3020).

@@ -1,6 +1,6 @@
 // An HttpTransport whose answers a test gives by hand, piece by piece.
 // Confined to the thread of the test.
-// Invariant: like the real one it never calls a sink from within Start, and never after Cancel.
+// Invariant: like the real one it never calls a sink from within Start, and never after Cancel or Fail.
 #pragma once
 
 #include <map>
@@ -23,6 +23,7 @@ class FakeTransport : public kube::HttpTransport {
     return id;
   }
   void Cancel(CallId call) override { cancelled += open_.erase(call); }
+  void Fail(CallId call) override { failed += open_.erase(call); }
 
   bool IsOpen(CallId id) const { return open_.contains(id); }
   size_t open() const { return open_.size(); }
@@ -52,7 +53,7 @@ class FakeTransport : public kube::HttpTransport {
   }
 
   std::vector<kube::HttpRequest> requests;
-  size_t cancelled = 0;
+  size_t cancelled = 0, failed = 0;
 
  private:
   std::shared_ptr<kube::HttpSink> Find(CallId id) const {

@@ -36,11 +36,12 @@ PolicyObject Policy(const std::string& ns, const std::string& name, const std::s
   PolicyObject object;
   object.ns = ns;
   object.name = name;
+  object.uid = "uid-" + name;
   object.created = created;
   crds::TenantPolicy policy;
   policy.ns = ns;
   policy.name = name;
-  policy.uid = "uid-" + name;
+  policy.uid = object.uid;
   policy.subjects = {{name, std::nullopt, ""}};
   crds::PoolClaim claim;
   claim.pool_ref = "p";
@@ -271,7 +272,7 @@ TEST_F(CompileClusterTest, APoolThatIsNotThereConcernsItsClaimAlone) {
 TEST_F(CompileClusterTest, WhatWasAcceptedOfAnotherObjectOfThatNameDoesNotCount) {
   state_.policies = {Policy("red", "a", "50Gi", "", kOld)};
   AcceptAll();
-  state_.policies[0].wanted->uid = "uid-again";
+  state_.policies[0].uid = state_.policies[0].wanted->uid = "uid-again";
   state_.policies[0].wanted->pools[0].dram.guarantee = Size("200Gi");
   EXPECT_FALSE(VerdictOf("red", "a").in_force.has_value());
   EXPECT_THAT(TenantsOn("n1"), IsEmpty());
@@ -286,6 +287,16 @@ TEST_F(CompileClusterTest, WhatCannotBeReadKeepsWhatWasAcceptedInForce) {
   state_.policies[0].why_unreadable = "spec.later: unknown key";
   EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "False/Invalid");
   EXPECT_THAT(TenantsOn("n1"), ElementsAre("a"));
+}
+
+// Deleted and made again as something we cannot read: it is nobody's heir.
+TEST_F(CompileClusterTest, WhatCannotBeReadInheritsNothingFromAnotherObjectOfThatName) {
+  state_.policies = {Policy("red", "a", "50Gi", "", kOld)};
+  AcceptAll();
+  state_.policies[0].wanted.reset();
+  state_.policies[0].uid = "uid-again";
+  EXPECT_FALSE(VerdictOf("red", "a").in_force.has_value());
+  EXPECT_THAT(TenantsOn("n1"), IsEmpty());
 }
 
 TEST_F(CompileClusterTest, TheVersionChangesWithWhatIsEnforcedAndWithNothingElse) {

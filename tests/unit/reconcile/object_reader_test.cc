@@ -37,6 +37,7 @@ TEST(ObjectReaderTest, AFieldOfSpecThatWeDoNotKnowMakesItUnreadable) {
   EXPECT_FALSE(object.wanted.has_value());
   EXPECT_THAT(object.why_unreadable, HasSubstr("quarantine"));
   EXPECT_THAT(object.why_unreadable, HasSubstr("TenantKVPolicy a"));
+  EXPECT_EQ(object.uid, "0b5e2a7e-1c1d-4d0e-9f39-7d2b7c1e6f10");  // and it is still told from others of its name
 }
 
 TEST(ObjectReaderTest, AnyObjectIsSafe) {
