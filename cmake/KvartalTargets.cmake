@@ -41,10 +41,10 @@ function(kvartal_proto NAME)
   endif()
 endfunction()
 
-# kvartal_test(NAME SOURCES a.cc ... DEPS lib ... [LABELS l ...] [TIMEOUT s] [SERIAL]): one GoogleTest binary, one ctest
-# entry a case.
+# kvartal_test(NAME SOURCES a.cc ... DEPS lib ... [LABELS l ...] [ENVIRONMENT v=w] [TIMEOUT s] [SERIAL]): one
+# GoogleTest binary, one ctest entry a case.
 function(kvartal_test NAME)
-  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT;ENVIRONMENT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -56,6 +56,9 @@ function(kvartal_test NAME)
   set(PROPS TIMEOUT ${ARG_TIMEOUT})
   if(ARG_LABELS)
     list(APPEND PROPS LABELS ${ARG_LABELS})
+  endif()
+  if(ARG_ENVIRONMENT)
+    list(APPEND PROPS ENVIRONMENT ${ARG_ENVIRONMENT})
   endif()
   if(ARG_SERIAL)
     list(APPEND PROPS RUN_SERIAL TRUE)

@@ -85,7 +85,7 @@ TEST_F(SharingTest, IdleSpaceIsBorrowedAndGivenBackAtOnce) {
   EXPECT_EQ(Charged("a/p"), kAll / 2);
   EXPECT_EQ(Matched(a, Chain(1, kAllBlocks)), kHalfBlocks) << "the tail of the chain went, not its middle";
   EXPECT_EQ(Matched(b, Chain(5000, kHalfBlocks)), kHalfBlocks);
-  const policy::Tally& taken = TierStatsOf("a/p", TierKind::kDram).drop(DropReason::kTakenByOther);
+  const policy::Tally taken = TierStatsOf("a/p", TierKind::kDram).drop(DropReason::kTakenByOther);
   EXPECT_EQ(taken.count, kHalfBlocks);
   EXPECT_EQ(taken.last_taker, engine_->FindTenant("b/p"));
   EXPECT_EQ(Evictions("b/p"), 0u);
