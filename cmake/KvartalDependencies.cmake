@@ -15,7 +15,19 @@ find_package(GTest CONFIG REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(cpprestsdk CONFIG REQUIRED)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(URING REQUIRED IMPORTED_TARGET liburing)
+
+# cuda.h, for the code of GPUs; nothing is linked. Without it that code is left out, with its tests.
+if(NOT KVARTAL_CUDA_INCLUDE)
+  execute_process(COMMAND ${CMAKE_SOURCE_DIR}/scripts/cuda_headers OUTPUT_VARIABLE CUDA_HEADERS
+    OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE CUDA_HEADERS_FAILED)
+  if(CUDA_HEADERS_FAILED)
+    message(STATUS "cuda.h is not to be had: building without the GPU code")
+  else()
+    set(KVARTAL_CUDA_INCLUDE ${CUDA_HEADERS} CACHE PATH "folder with cuda.h")
+  endif()
+endif()
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "tests/integration/attach_hostile_fixture.h"
+#include "tests/support/fd_passing.h"
 
 namespace kvartal::attach {
 namespace {
@@ -44,40 +45,6 @@ TEST_F(HostileTest, AnInheritedSocketKeepsItsIdentityAndBothEndsMayWrite) {
   EXPECT_EQ(Now().sessions, before_.sessions);
 }
 
-// One descriptor over a socket pair.
-void SendFd(int pair_end, int fd) {
-  char byte = 0;
-  iovec part{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-  ::sendmsg(pair_end, &message, 0);
-}
-
-UniqueFd ReceiveFd(int pair_end) {
-  char byte;
-  iovec part{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  int fd = -1;
-  if (::recvmsg(pair_end, &message, MSG_CMSG_CLOEXEC) > 0 && CMSG_FIRSTHDR(&message) != nullptr) {
-    std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fd));
-  }
-  return UniqueFd(fd);
-}
-
 TEST_F(HostileTest, WhenTheAttestedProcessIsGoneItsSocketIsNobodys) {
   StartWithBystander();
   if (!OpenPeerPidfd(bystander_->fd()).valid()) GTEST_SKIP() << "this kernel has no SO_PEERPIDFD";
@@ -93,13 +60,13 @@ TEST_F(HostileTest, WhenTheAttestedProcessIsGoneItsSocketIsNobodys) {
     ClientFrame frame = Frame(1);
     frame.mutable_attach()->set_version(1);
     client.Send(frame);
-    SendFd(theirs.get(), client.fd());
+    testing::SendFd(theirs.get(), client.fd());
     char byte;
     [[maybe_unused]] const ssize_t got = ::read(go_read.get(), &byte, 1);
     ::_exit(0);
   }
   go_read.reset();
-  UniqueFd inherited = ReceiveFd(ours.get());
+  UniqueFd inherited = testing::ReceiveFd(ours.get());
   ASSERT_TRUE(inherited.valid());
   Spin();
   EXPECT_EQ(server_->stats().attached, 2u);

@@ -56,6 +56,14 @@ struct EngineBenchOptions {
 };
 absl::StatusOr<Report> RunEngineBench(const EngineBenchOptions& options);
 
+// The FP8 codec on one core, in this process, against memcpy; and what it costs in accuracy.
+struct Fp8Options {
+  size_t channels = 128;     // of a head
+  uint64_t buffer_mib = 64;  // of bf16: more than the caches hold
+  int rounds = 15;
+};
+absl::StatusOr<Report> RunFp8(const Fp8Options& options);
+
 // Four tenants share a node with a scanner that never asks twice; or with two of themselves gone idle.
 struct NeighbourOptions {
   std::string trace = "conversation";

@@ -122,6 +122,13 @@ class CommandLine {
         ->capture_default_str();
     engine->add_option("--rounds", engine_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
     engine->add_option("--eviction", engine_.eviction)->capture_default_str();
+    CLI::App* const fp8 = Subcommand("fp8", "the FP8 codec on one core against memcpy, and what it costs in accuracy",
+                                     [this] { return RunFp8(fp8_); });
+    fp8->add_option("--channels", fp8_.channels, "of a head")
+        ->check(CLI::IsMember({16, 64, 128, 256, 576}))
+        ->capture_default_str();
+    fp8->add_option("--buffer-mib", fp8_.buffer_mib)->check(CLI::Range(1, 4096))->capture_default_str();
+    fp8->add_option("--rounds", fp8_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
   }
 
   void AddNeighbour() {
@@ -253,6 +260,7 @@ class CommandLine {
   LookupOptions lookup_;
   IndexOptions index_;
   EngineBenchOptions engine_;
+  Fp8Options fp8_;
   NeighbourOptions neighbour_;
   DramOptions dram_;
   NvmeOptions nvme_;
