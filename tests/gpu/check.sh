@@ -50,7 +50,8 @@ $fake || nvidia-smi -L || true
 step "the probe finds a GPU" 120 "$build/tests/gpu_probe" "$library"
 figures=$(grep '^{' "$work/out" || echo null)
 # One process a case, as ctest does it: a context that is lost must not fail the next.
-for case in $("$build/tests/gpu_test" --gtest_filter='GpuDriverContractTest.*' --gtest_list_tests | sed -n 's/^  //p'); do
+cases=$("$build/tests/gpu_test" --gtest_filter='GpuDriverContractTest.*' --gtest_list_tests | sed -n 's/^  //p')
+for case in $cases; do
   step "$case" 60 "$build/tests/gpu_test" --gtest_filter="GpuDriverContractTest.$case"
 done
 result="{\"steps\": {$steps}, \"figures\": $figures}"
