@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -165,9 +167,7 @@ absl::StatusOr<uint64_t> CheckAndSize(const Candidate& file, const BlockFileOpti
       absl::StrCat(options.path, " is neither a file nor a block device: set another nvme.path"));
 }
 
-}  // namespace
-
-absl::StatusOr<DiskFile> SetUpBlockFile(const BlockFileOptions& options) {
+absl::StatusOr<DiskFile> SetUpOnce(const BlockFileOptions& options) {
   if (options.size_bytes == 0 || options.size_bytes % kSlotAlignBytes != 0) {
     return absl::InvalidArgumentError(absl::StrCat("the size of ", options.path, " is ", options.size_bytes,
                                                    " bytes; it must be a multiple of ", kSlotAlignBytes, " and not 0"));
@@ -181,6 +181,19 @@ absl::StatusOr<DiskFile> SetUpBlockFile(const BlockFileOptions& options) {
   }
   TryDirect(file.fd, options.path);
   return DiskFile(std::move(file.fd), options.path, *size);
+}
+
+}  // namespace
+
+void PauseBetweenDiskOpens() { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
+
+absl::StatusOr<DiskFile> SetUpBlockFile(const BlockFileOptions& options, absl::FunctionRef<void()> pause) {
+  for (int tries = 1;; ++tries) {
+    absl::StatusOr<DiskFile> file = SetUpOnce(options);
+    if (!absl::IsFailedPrecondition(file.status()) || tries == kDiskOpenTries) return file;
+    if (tries == 1) Log(LogLevel::kInfo, "device", options.path, " is in use: waiting for a moment to see it let go");
+    pause();
+  }
 }
 
 }  // namespace kvartal::device
