@@ -44,6 +44,7 @@ void AddLargeBlocks(Plan* plan) {
   // Two sizes that each can fill the disk, and guarantees of more than a segment.
   plan->layouts = {{16, 1, 48 * 1024}, plan->layouts.back()};
   plan->tenants.resize(2);
+  plan->large_blocks = true;
 }
 
 // What a lying device needs to be found out at all.

@@ -58,7 +58,7 @@ EventKind Simulation::DrawEvent() {
 
 void Simulation::Step() {
   if (!lost_.empty() && random_.Chance(50)) return StoreLost();
-  if (guarantee_waits_ && random_.Chance(50)) return DoLookup();
+  if (guarantee_waits_[TierIndex(TierKind::kDram)] && random_.Chance(50)) return DoLookup();
   switch (DrawEvent()) {
     case EventKind::kReserve:
       return DoReserve();
