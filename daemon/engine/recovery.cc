@@ -110,8 +110,16 @@ void Recovery::AdoptBatch(const std::vector<tier::CatalogRecord>& records, Sourc
       continue;
     }
     ++adopted_;
-    if (source == Source::kHeaders) movement_.RecordAgain(record);
+    if (source == Source::kHeaders) movement_.RecordAgain(NotToCome(record));
   }
+}
+
+// What counts as now in this life does so in the next one: a drop is after it.
+tier::CatalogRecord Recovery::NotToCome(tier::CatalogRecord record) const {
+  const int64_t now_ms = state_.WallMsOfTick(state_.NowTick());
+  record.header.first_commit_ms = std::min(record.header.first_commit_ms, now_ms);
+  record.header.last_access_ms = std::min(record.header.last_access_ms, now_ms);
+  return record;
 }
 
 bool Recovery::AdoptOne(const tier::CatalogRecord& record) {

@@ -36,6 +36,8 @@ class Recovery {
   enum class Source : uint8_t { kCatalog, kHeaders };
   void AdoptBatch(const std::vector<tier::CatalogRecord>& records, Source source);
   bool AdoptOne(const tier::CatalogRecord& record);
+  // Of headers alone: the dates of a life that this one's clock is behind.
+  tier::CatalogRecord NotToCome(tier::CatalogRecord record) const;
   // What the process before this one owed when it ended.
   void ResumeErasures();
   enum class Adopted : uint8_t {

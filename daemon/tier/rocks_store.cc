@@ -166,6 +166,10 @@ absl::Status RocksStore::OpenDatabase() {
   rocksdb::DB* db = nullptr;
   const rocksdb::Status status = rocksdb::DB::Open(DatabaseOptions(), options_.path, &db);
   db_.reset(db);
+  std::string value;
+  kept_time_ms_ = 0;
+  if (status.ok() && db_->Get(rocksdb::ReadOptions(), kTimeKey, &value).ok() && value.size() == sizeof(kept_time_ms_))
+    std::memcpy(&kept_time_ms_, value.data(), sizeof(kept_time_ms_));
   return ToStatus(status, options_.path);
 }
 
@@ -230,6 +234,7 @@ absl::Status RocksStore::SetAside(const absl::Status& why) {
 }
 
 void RocksStore::Put(const CatalogRecord& record) {
+  KeepTime(std::max(record.header.first_commit_ms, record.header.last_access_ms));
   std::byte value[kBlockRecordBytes];
   EncodeBlockRecord(record.header, value);
   batch_->Put(SlotKey(record.slot), rocksdb::Slice(reinterpret_cast<const char*>(value), sizeof(value)));
@@ -245,15 +250,9 @@ void RocksStore::Refresh(SlotId slot, const RecordTimes& times) {
   Put({slot, *header});
 }
 
-int64_t RocksStore::KeptTime() const {
-  std::string value;
-  int64_t wall_ms = 0;
-  if (db_ == nullptr || !db_->Get(rocksdb::ReadOptions(), kTimeKey, &value).ok()) return 0;
-  if (value.size() == sizeof(wall_ms)) std::memcpy(&wall_ms, value.data(), sizeof(wall_ms));
-  return wall_ms;
-}
-
 void RocksStore::KeepTime(int64_t wall_ms) {
+  if (wall_ms <= kept_time_ms_) return;
+  kept_time_ms_ = wall_ms;
   batch_->Put(kTimeKey, rocksdb::Slice(reinterpret_cast<const char*>(&wall_ms), sizeof(wall_ms)));
 }
 

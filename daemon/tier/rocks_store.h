@@ -4,7 +4,7 @@
 //
 //   "m"                     -> u32 format version, u8 1 when nothing was lost since the last start, device id
 //   "s" + slot, big-endian  -> packed block header (kBlockRecordBytes)
-//   "w"                     -> i64 wall milliseconds: the latest date that was kept
+//   "w"                     -> i64 wall milliseconds: the latest date that was kept; no record has a later one
 //   "t" + owner             -> i64 wall milliseconds: nothing of the owner committed before may come back
 //   "e" + id, big-endian    -> erasure whose receipt is not kept yet (erasure_record.h)
 #pragma once
@@ -32,13 +32,14 @@ class RocksStore {
 
   // The records are not all there: the caller reads the headers of the device.
   bool was_empty() const { return was_empty_; }
-  int64_t KeptTime() const;
+  int64_t kept_time_ms() const { return kept_time_ms_; }
   std::vector<ErasureRecord> Erasures() const;
 
   // Collected by the first five, written by Commit, all or nothing. A record survives kill -9 from then on, power loss
   // with `sync`.
   void Put(const CatalogRecord& record);
   void Delete(SlotId slot);
+  // A no-op for a date that is not the latest.
   void KeepTime(int64_t wall_ms);
   void PutErasure(const ErasureRecord& record);
   void EndErasure(uint64_t id);
@@ -74,6 +75,7 @@ class RocksStore {
   std::unique_ptr<rocksdb::DB> db_;  // null after a failure
   std::unique_ptr<rocksdb::WriteBatch> batch_;
   bool was_empty_ = false;
+  int64_t kept_time_ms_ = 0;  // with the batch; what fails is followed by Reopen
 };
 
 }  // namespace kvartal::tier

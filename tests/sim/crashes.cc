@@ -47,7 +47,6 @@ void Simulation::DoCrash() {
   latest_date_ms_ = std::max(latest_date_ms_, crash_ms);
   model_.Crash(kind == Node::CrashKind::kPowerCut, kind == Node::CrashKind::kLosesCatalog);
   Boot();
-  dates_behind_ = Now() < latest_date_ms_;
   if (Now() < crash_ms) coverage_.Note(Situation::kClockSetBack);
   if (Now() > crash_ms + kDownMsMax) coverage_.Note(Situation::kClockSetForward);
   std::vector<BlockRef> kept;

@@ -215,9 +215,7 @@ class Simulation : private engine::EngineObserver {
   int64_t looked_ms_ = 0;                           // when it was
   std::array<bool, kTierCount> guarantee_waits_{};  // at the last look
   bool durable_read_ = false;                       // what is read now was durable on a sound disk
-  // Blocks may be dated after the tombstones of this boot: the clock was set back behind the latest date there was.
-  bool dates_behind_ = false;
-  int64_t latest_date_ms_ = 0;   // at any crash so far
+  int64_t latest_date_ms_ = 0;                      // at any crash so far
   bool catalog_failed_ = false;                     // it was told to, in this boot
 };
 

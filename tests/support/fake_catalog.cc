@@ -88,7 +88,10 @@ bool FakeCatalog::Put(const CatalogRecord& record, absl::AnyInvocable<void(absl:
   state_->Enqueue([record, done = std::move(done)](State& state) mutable {
     --state.puts_under_way;
     ++state.counts.puts;
-    if (state.write_status.ok()) state.disk->records[record.slot.value()] = record.header;
+    if (state.write_status.ok()) {
+      state.disk->records[record.slot.value()] = record.header;
+      state.disk->KeepTime(std::max(record.header.first_commit_ms, record.header.last_access_ms));
+    }
     done(state.write_status);
   });
   return true;
@@ -103,6 +106,7 @@ bool FakeCatalog::Refresh(SlotId slot, const tier::RecordTimes& times) {
     ++state.counts.refreshes;
     auto record = state.disk->records.find(slot.value());
     if (!state.write_status.ok() || record == state.disk->records.end()) return;
+    state.disk->KeepTime(times.last_access_ms);
     record->second.last_access_ms = times.last_access_ms;
     record->second.pinned_until_s = times.pinned_until_s;
   });
@@ -111,7 +115,7 @@ bool FakeCatalog::Refresh(SlotId slot, const tier::RecordTimes& times) {
 
 void FakeCatalog::KeepTime(int64_t wall_ms) {
   state_->Enqueue([wall_ms](State& state) {
-    if (state.write_status.ok()) state.disk->kept_time_ms = wall_ms;
+    if (state.write_status.ok()) state.disk->KeepTime(wall_ms);
   });
 }
 
