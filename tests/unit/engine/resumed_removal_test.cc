@@ -5,6 +5,8 @@
 namespace kvartal::engine {
 namespace {
 
+constexpr size_t kPagesOfBlock = kTestBlockBytes / 4096;
+
 class ResumedRemovalTest : public EngineTest {
  protected:
   void StartOne() {
@@ -15,6 +17,55 @@ class ResumedRemovalTest : public EngineTest {
     engine_->DropTenant(engine_->FindTenant("a/p"), [](const absl::StatusOr<uint64_t>&) {});
   }
 };
+
+// The date of a removal that could not put its tombstone is that of its beginning, however late it is begun again: what
+// the owner has stored since is no part of it.
+TEST_F(ResumedRemovalTest, BegunOnceMoreItTakesNothingThatCameAfterIt) {
+  StartOne();
+  Store("a/p", Open("a/p"), Chain(1, 6));
+  Pump();
+  file_->Hold();
+  Drop();
+  AdvanceMs(300);
+  recovers_at_once_ = false;
+  Restart();
+  catalog_->FailWrites(absl::UnavailableError("slow disk"));
+  Pump();
+  AdvanceMs(300);
+  ASSERT_EQ(PagesOnDisk(KeyOf(1)), 0u) << "all is erased but for the tombstone";
+  catalog_->FailWrites(absl::OkStatus());
+  Store("a/p", Open("a/p"), Chain(20, 3));
+  AdvanceMs(6000);  // longer than the grace after which it is begun again
+  ASSERT_EQ(engine_->stats().tenants.size(), 1u) << "it has come to its end";
+  recovers_at_once_ = true;
+  Restart();
+  EXPECT_EQ(Matched(Open("a/p"), Chain(20, 3)), 3u);
+  EXPECT_EQ(LookupAndLoad("a/p", Open("a/p"), Chain(20, 3)).wrong, 0u);
+}
+
+TEST_F(ResumedRemovalTest, AHeaderThatCannotBeReadIsNotCertified) {
+  StartOne();
+  const NamespaceId ns = Open("a/p");
+  Store("a/p", ns, Chain(1, 4));
+  Pump();
+  catalog_->FailWrites(absl::UnavailableError("slow disk"));
+  Store("a/p", ns, Chain(30, 2));
+  Pump();
+  catalog_->FailWrites(absl::OkStatus());
+  file_->Hold();
+  Drop();
+  Pump();
+  ASSERT_EQ(catalog_disk_->records.size(), 4u) << "none of the last two: only their headers tell of them";
+  recovers_at_once_ = false;
+  Restart();
+  file_->FaultNext(testing::DiskFault::kIoError);  // of the search for such headers: a whole segment goes unseen
+  Pump();
+  AdvanceMs(500);
+  ASSERT_EQ(PagesOnDisk(KeyOf(30)), kPagesOfBlock) << "nobody knows of it";
+  ASSERT_EQ(receipts_.size(), 1u);
+  EXPECT_EQ(receipts_[0].blocks, 4u);
+  EXPECT_GT(receipts_[0].unerased_blocks, 0u);
+}
 
 // Else their records would outlive the removal when its deletions are lost.
 TEST_F(ResumedRemovalTest, BlocksAreDatedBeforeItThoughTheClockWasSetBackOverARestart) {
