@@ -57,7 +57,7 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
       break;
     }
     if (entry.resident(TierKind::kDram)) {
-      LeaseInPlace(next_);
+      if (!LeaseInPlace(next_)) break;
       continue;
     }
     auto on_read = [self, position = next_](Movement::ReadOutcome outcome) {
@@ -74,11 +74,18 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
       path_.movement_.JoinRead(id, std::move(on_read));
       continue;
     }
+    const uint32_t slot_bytes = state.SlotBytesOf(entry);
+    // Read it might be, and given to nobody: neither by itself nor after those that are on their way.
+    if (path_.residency_.LeasesCapped(tenant_, uint64_t{tenant_.reads_under_way + 1} * slot_bytes)) {
+      state.NoteRefusal(tenant_, TierKind::kDram, Refusal::kOwed, slot_bytes);
+      StopAt(Refusal::kOwed);
+      return Progress::kSubmitted;
+    }
     const SpaceResult room =
-        path_.space_.TakeDram(tenant_, state.SlotBytesOf(entry), 0, static_cast<uint32_t>(entries_.size() - next_));
+        path_.space_.TakeDram(tenant_, slot_bytes, 0, static_cast<uint32_t>(entries_.size() - next_));
     if (room.outcome == SpaceOutcome::kWait) return Progress::kWait;
     if (room.outcome == SpaceOutcome::kRefused) {
-      state.NoteRefusal(tenant_, TierKind::kDram, room.reason, state.SlotBytesOf(entry));
+      state.NoteRefusal(tenant_, TierKind::kDram, room.reason, slot_bytes);
       StopAt(room.reason);
       return Progress::kSubmitted;
     }
@@ -94,10 +101,10 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
   return Progress::kSubmitted;
 }
 
-void LoadOperation::LeaseInPlace(size_t position) {
+bool LoadOperation::LeaseInPlace(size_t position) {
   in_place_[position] = path_.TryKeep({entries_[position], true});
-  if (in_place_[position] || reason_ != Refusal::kNone) return;
-  reason_ = path_.NoteNotLeased(entries_[position]);
+  if (!in_place_[position] && reason_ == Refusal::kNone) reason_ = path_.NoteNotLeased(entries_[position]);
+  return in_place_[position];
 }
 
 void LoadOperation::AnswerIfEnded() {

@@ -36,7 +36,8 @@ class LoadOperation {
   // Submits reads until the end of the chain, a refusal, or a wait.
   Progress Submit(const std::shared_ptr<LoadOperation>& self);
   void StopAt(policy::Refusal reason);
-  void LeaseInPlace(size_t position);
+  // False: it may not.
+  bool LeaseInPlace(size_t position);
   void AnswerIfEnded();
 
   LoadPath& path_;

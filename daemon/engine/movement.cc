@@ -41,8 +41,7 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
       });
   if (!queued) {
     entry.writing = false;
-    state_.devices.nvme->Give(tenant.domain(), room.slot);
-    state_.ledger.Refund(tenant.id, TierKind::kNvme, state_.devices.nvme->Shrink(tenant.domain(), 0, [] {}));
+    residency_.GiveBackNvme(tenant, room.slot);
     state_.NoteRefusal(tenant, TierKind::kNvme, policy::Refusal::kQueueFull, slot_bytes);
     return WriteStart::kQueueFull;
   }
@@ -86,8 +85,7 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::
     ++(reason == WriteReason::kWriteThrough ? tenant.stats.write_throughs : tenant.stats.demotions);
     Record({slot, *written});
   } else {
-    state_.devices.nvme->Give(tenant.domain(), slot);
-    state_.ledger.Refund(tenant.id, TierKind::kNvme, state_.devices.nvme->Shrink(tenant.domain(), 0, [] {}));
+    residency_.GiveBackNvme(tenant, slot);
   }
   // The space was wanted: it is given up whether the write went well or not, else a sick disk would wedge the tier
   // above it.

@@ -34,12 +34,18 @@ void Recovery::ResumeErasures() {
   for (const tier::ErasureRecord& erasure : erasures) state_.last_erasure = std::max(state_.last_erasure, erasure.id);
   for (const tier::ErasureRecord& erasure : erasures) {
     if (erasure.kind == Kind::kUnzeroed) state_.unzeroed[erasure.owner] = {erasure.id, erasure.unzeroed_blocks};
-    if (erasure.kind == Kind::kRemoval) removal_.Resume(erasure);
+    if (erasure.kind == Kind::kRemoval && removal_.Resume(erasure) == nullptr) unresumed_.push_back(erasure);
     if (erasure.kind != Kind::kMaxAge) continue;
     TenantState* tenant = state_.FindOwner(erasure.owner);
     if (tenant == nullptr) tenant = state_.AddRemoved(erasure.owner);
     if (tenant != nullptr) receipts_.Resume(*tenant, erasure);
   }
+}
+
+bool Recovery::OfUnresumed(const tier::BlockHeader& header) const {
+  return std::any_of(unresumed_.begin(), unresumed_.end(), [&](const tier::ErasureRecord& erasure) {
+    return erasure.owner == header.identity.owner && header.first_commit_ms < erasure.before_wall_ms;
+  });
 }
 
 // Data goes to disk before its record, and a process may end in between: a removal it had begun owes those bytes, too.
@@ -103,8 +109,10 @@ void Recovery::AdoptBatch(const std::vector<tier::CatalogRecord>& records, Sourc
       AdoptOwed(*past, record, source);
       continue;
     }
-    if (record.condemned) receipts_.NoteUnzeroed(record.header.identity.owner, "");  // there are too many tenants
-    if (record.condemned || !AdoptOne(record)) {
+    // There are too many tenants: nobody gets what is to be erased, and nobody is told that it was.
+    const bool nobodys = record.condemned || OfUnresumed(record.header);
+    if (nobodys) receipts_.NoteUnzeroed(record.header.identity.owner, "");
+    if (nobodys || !AdoptOne(record)) {
       ++forgotten_;
       state_.devices.catalog->Delete(record.slot);
       continue;
@@ -172,6 +180,7 @@ EntryId Recovery::ParentFor(NamespaceId ns, EntryId id, const tier::BlockIdentit
 
 void Recovery::Finish(absl::Status status) {
   state_.recovering = false;
+  unresumed_.clear();
   removal_.EndResume();
   // Removed tenants got back what they had, and may not grow beyond it.
   for (const auto& tenant : state_.tenants) state_.SetQuotas(*tenant);

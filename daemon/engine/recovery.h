@@ -40,6 +40,8 @@ class Recovery {
   tier::CatalogRecord NotToCome(tier::CatalogRecord record) const;
   // What the process before this one owed when it ended.
   void ResumeErasures();
+  // It is part of a removal that could not be resumed for want of a tenant.
+  bool OfUnresumed(const tier::BlockHeader& header) const;
   enum class Adopted : uint8_t {
     kTaken,
     kGivenUp,  // its place is others' now, or none: whoever had it gave it up before
@@ -60,6 +62,7 @@ class Recovery {
   Pins& pins_;
   Removal& removal_;
   Receipts& receipts_;
+  std::vector<tier::ErasureRecord> unresumed_;
   absl::AnyInvocable<void(absl::Status)> done_;
   uint64_t adopted_ = 0;
   uint64_t forgotten_ = 0;

@@ -57,6 +57,7 @@ class NvmeTier : public Tier {
   // miss and drop the entry); Unavailable: the device failed. False when the disk queue is full.
   [[nodiscard]] bool Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done);
   // Writes a block's bytes, verified, to another slot of its size. DataLoss: they were not the block's.
+  // ResourceExhausted: the disk queue is full. After either nothing was written.
   void Copy(SlotId from, SlotId to, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
             WriteDone done);
   // Overwrites header and payload with zeros (deletion by policy, and what was copied away).

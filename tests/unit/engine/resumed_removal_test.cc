@@ -67,6 +67,31 @@ TEST_F(ResumedRemovalTest, AHeaderThatCannotBeReadIsNotCertified) {
   EXPECT_GT(receipts_[0].unerased_blocks, 0u);
 }
 
+// As many tenants as there may be owe something already.
+TEST_F(ResumedRemovalTest, WhatNobodyCanEraseNowIsServedToNobody) {
+  StartOne();
+  Store("a/p", Open("a/p"), Chain(1, 6));
+  Pump();
+  const tier::OwnerUidHash owner = catalog_disk_->records.begin()->second.identity.owner;
+  constexpr uint64_t kOthers = 2 * kTenantsMax;
+  for (uint64_t id = 1; id <= kOthers + 1; ++id) {
+    tier::ErasureRecord& erasure = catalog_disk_->erasures[id];
+    erasure = {.id = id, .kind = tier::ErasureRecord::Kind::kRemoval, .tenant = "gone", .before_wall_ms = 1};
+    std::memcpy(erasure.owner.data(), &id, sizeof(id));
+  }
+  // Begun, and cut short before its tombstone was there.
+  catalog_disk_->erasures[kOthers + 1].owner = owner;
+  catalog_disk_->erasures[kOthers + 1].before_wall_ms = clock_.WallMs() + 1000;
+  Restart();
+  EXPECT_EQ(Matched(Open("a/p"), Chain(1, 6)), 0u);
+  EXPECT_TRUE(catalog_disk_->erasures.contains(kOthers + 1)) << "it is still owed";
+  std::erase_if(catalog_disk_->erasures, [](const auto& item) { return item.first <= kOthers; });  // at an end
+  Restart();
+  AdvanceMs(500);
+  EXPECT_EQ(PagesOnDisk(KeyOf(1)), 0u);
+  EXPECT_FALSE(catalog_disk_->erasures.contains(kOthers + 1));
+}
+
 // Else their records would outlive the removal when its deletions are lost.
 TEST_F(ResumedRemovalTest, BlocksAreDatedBeforeItThoughTheClockWasSetBackOverARestart) {
   StartOne();
