@@ -85,11 +85,6 @@ TEST_F(ResumedRemovalTest, WhatNobodyCanEraseNowIsServedToNobody) {
   Restart();
   EXPECT_EQ(Matched(Open("a/p"), Chain(1, 6)), 0u);
   EXPECT_TRUE(catalog_disk_->erasures.contains(kOthers + 1)) << "it is still owed";
-  std::erase_if(catalog_disk_->erasures, [](const auto& item) { return item.first <= kOthers; });  // at an end
-  Restart();
-  AdvanceMs(500);
-  EXPECT_EQ(PagesOnDisk(KeyOf(1)), 0u);
-  EXPECT_FALSE(catalog_disk_->erasures.contains(kOthers + 1));
 }
 
 // Else their records would outlive the removal when its deletions are lost.
