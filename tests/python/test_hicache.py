@@ -1,0 +1,27 @@
+"""The HiCache backend for SGLang on fakes of its classes: what hicache_contract.py says, in `make test`."""
+import fake_sglang
+import pytest
+from hicache_contract import *  # noqa: F403  the tests
+from hicache_rig import PAGE, PAGES, Rig, make_model
+
+
+@pytest.fixture(scope='session')
+def bags(tmp_path_factory):
+    return fake_sglang.install(str(make_model(tmp_path_factory.mktemp('model'))))
+
+
+@pytest.fixture
+def engine(daemon, bags):
+    """Makes engines of the tenant behind a door."""
+    from kvartal.sglang import KvartalHiCache
+    made = []
+
+    def make(door='red', layout='page_first', dtype='torch.bfloat16', page=PAGE, mla=False, at=None, **changes):
+        pool = fake_sglang.MLATokenToKVPoolHost if mla else fake_sglang.MHATokenToKVPoolHost
+        made.append(Rig(at or daemon.door(door), bags, pool(PAGES, page, layout, dtype), KvartalHiCache, mla=mla,
+                        **changes))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
