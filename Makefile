@@ -6,11 +6,11 @@ help: ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 demo: ## install what is missing, build, serve the real conversation trace to three tenants
 	@scripts/demo
-demo-vllm: ## install vLLM for CPUs (6 GB), build, let two tenants talk to two engines with the cache and without
+demo-vllm: ## install vLLM for CPUs (8 GB), build, let two tenants talk to two engines with the cache and without
 	@scripts/demo_vllm
 test: ## install what is missing, build, run every test but those with a real engine; KUBE=0: nor against a kube-apiserver
 	@scripts/test
-engines: ## install vLLM for CPUs and a small model (6 GB), build, run the tests with a real serving engine
+engines: ## install vLLM for CPUs, SGLang and a small model (8 GB), build, run the tests with a real serving engine
 	@{ scripts/install_deps --engines || [ $$? -eq 3 ]; } && scripts/build && ctest --test-dir build --output-on-failure -L engine
 build: ## install what is missing, build Release into build/bin
 	@scripts/build

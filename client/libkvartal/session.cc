@@ -75,6 +75,7 @@ IoResult Session::Call(const Deadline& deadline) {
   const std::lock_guard lock(receive_mutex_);
   const ReadingMark mark(&reads_);
   if (bytes > kFrameBytesMax) {
+    KeepReleases();
     failure_ = "a request of " + std::to_string(bytes) + " bytes does not fit a frame";
     return IoResult::kTimedOut;
   }
@@ -83,6 +84,7 @@ IoResult Session::Call(const Deadline& deadline) {
     case IoResult::kOk:
       return AwaitAnswer(&deadline);
     case IoResult::kTimedOut:
+      KeepReleases();
       failure_ = "the daemon takes no more requests on this connection and the deadline passed";
       if (++silent_calls_ >= kSilentCallsMax) End();
       return IoResult::kTimedOut;
@@ -126,7 +128,12 @@ bool Session::Tell() {
 void Session::GiveBack(uint64_t lease) {
   const std::lock_guard lock(keeper_mutex_);
   released_.push_back(lease);
-  if (keeper_sleeps_ || released_.size() == kHeldReleasesMax) SendReleases();
+  if (keeper_sleeps_ || released_.size() >= kHeldReleasesMax) SendReleases();
+}
+
+void Session::KeepReleases() {
+  const std::lock_guard lock(keeper_mutex_);
+  released_.insert(released_.end(), request_.released().begin(), request_.released().end());
 }
 
 void Session::SendReleases() {
@@ -134,8 +141,7 @@ void Session::SendReleases() {
   wire::ClientFrame frame;
   frame.mutable_release()->set_lease(released_.back());
   frame.mutable_released()->Add(released_.begin(), released_.end() - 1);
-  released_.clear();
-  SendAside(frame);
+  if (SendAside(frame) != IoResult::kTimedOut) released_.clear();
 }
 
 IoResult Session::Listen(const Deadline& deadline) {
@@ -319,10 +325,10 @@ void Session::HandBack(const wire::ServerFrame& late) {
   }
 }
 
-void Session::SendAside(const wire::ClientFrame& frame) {
+IoResult Session::SendAside(const wire::ClientFrame& frame) {
   // A daemon that takes nothing more ends leases by their expiry and slots by the end of the session.
   const std::string bytes = frame.SerializeAsString();
-  connection_->Send(bytes.data(), bytes.size(), nullptr);
+  return connection_->Send(bytes.data(), bytes.size(), nullptr);
 }
 
 // --- keeper's thread

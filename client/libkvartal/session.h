@@ -100,7 +100,9 @@ class Session {
   IoResult Abandon();
   void ShowNews();
 
-  void SendAside(const wire::ClientFrame& frame);
+  IoResult SendAside(const wire::ClientFrame& frame);
+  // The request was not sent: what was to travel with it is still to be told.
+  void KeepReleases();
   // REQUIRES: keeper_mutex_ is held.
   void SendReleases();
   uint64_t NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }

@@ -8,8 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import PATIENT_MS
-from daemon import Daemon
+from daemon import PATIENT_MS, Daemon
 from hicache_rig import PAGES, keys
 
 import kvartal

@@ -5,7 +5,7 @@ from array import array
 from types import SimpleNamespace
 
 import numpy as np
-from conftest import PATIENT_MS
+from daemon import PATIENT_MS
 
 PAGE = 16  # tokens
 PAGES = 64  # of the pool
@@ -19,23 +19,27 @@ def make_model(folder):
 
 
 class Rig:
-    """An engine's pool and its backend. Subclasses say where pools come from and how a page is read and written."""
+    """An engine's pool and its backend. A subclass for other pools says how their pages are read and written."""
 
-    def __init__(self, door, bags, pool, backend_class, *, mla=False, extra=None, options=None, register=True,
-                 **config):
-        self.bags, self.pool = bags, pool
+    make_config = SimpleNamespace
+
+    def __init__(self, door, pool, *, mla=False, extra=None, options=None, **config):
+        self.pool = pool
         patient = {'socket': door, 'lookup_deadline_ms': PATIENT_MS, 'load_deadline_ms': PATIENT_MS,
                    'store_deadline_ms': PATIENT_MS}
         extra = {'interface_v1': 1, 'kvartal': {**patient, **(options or {})}, **(extra or {})}
-        self.config = SimpleNamespace(**{
+        self.backend = self.make_backend(self.make_config(**{
             'tp_rank': 0, 'tp_size': 1, 'pp_rank': 0, 'pp_size': 1, 'attn_cp_rank': 0, 'attn_cp_size': 1,
             'is_mla_model': mla, 'enable_storage_metrics': False, 'is_page_first_layout': True, 'model_name': 'm',
             'tp_lcm_size': None, 'should_split_heads': False, 'dp_rank': 0, 'extra_config': extra, 'dcp_size': 1,
-            'dcp_rank': 0, **config})
-        self.backend = backend_class(self.config, {})
-        if register:
-            self.backend.register_mem_pool_host(pool)
-            self.backend.register_mem_host_pool_v2(pool, 'kv')
+            'dcp_rank': 0, **config}))
+        self.backend.register_mem_pool_host(pool)
+        self.backend.register_mem_host_pool_v2(pool, 'kv')
+
+    def make_backend(self, config):
+        """As SGLang makes it."""
+        from kvartal.sglang import KvartalHiCache
+        return KvartalHiCache(config, {})
 
     def close(self):
         """The engine ends."""

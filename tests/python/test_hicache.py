@@ -13,13 +13,11 @@ def bags(tmp_path_factory):
 @pytest.fixture
 def engine(daemon, bags):
     """Makes engines of the tenant behind a door."""
-    from kvartal.sglang import KvartalHiCache
     made = []
 
-    def make(door='red', layout='page_first', dtype='torch.bfloat16', page=PAGE, mla=False, at=None, **changes):
+    def make(door='red', layout='page_first', dtype='torch.bfloat16', mla=False, at=None, **changes):
         pool = fake_sglang.MLATokenToKVPoolHost if mla else fake_sglang.MHATokenToKVPoolHost
-        made.append(Rig(at or daemon.door(door), bags, pool(PAGES, page, layout, dtype), KvartalHiCache, mla=mla,
-                        **changes))
+        made.append(Rig(at or daemon.door(door), pool(PAGES, PAGE, layout, dtype), mla=mla, **changes))
         return made[-1]
 
     yield make
