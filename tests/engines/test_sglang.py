@@ -16,6 +16,7 @@ from hicache_contract import *  # noqa: F403  the tests
 from hicache_contract import until, warnings_of
 from hicache_rig import PAGE, PAGES, Rig, keys, make_model
 from sglang.srt.managers.cache_controller import HiCacheController
+from sglang.srt.managers.scheduler_components.weight_updater import SchedulerWeightUpdaterManager
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, PoolName
 from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import HybridCacheController
@@ -26,7 +27,7 @@ from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.storage import StorageBackendFactory
 from sglang.srt.runtime_context import (
-    get_context, get_disagg, get_exec, get_lora, get_model, get_parallel, get_serving, get_spec)
+    get_context, get_disagg, get_exec, get_lora, get_memory, get_model, get_parallel, get_serving, get_spec)
 
 from kvartal.sglang import KvartalHiCache, identity
 
@@ -86,9 +87,31 @@ def daemon():
 
 @pytest.fixture(scope='session')
 def bags(tmp_path_factory):
-    get_context().override_server_args(model_path=str(make_model(tmp_path_factory.mktemp('model')))).install()
-    return {'model': get_model(), 'serving': get_serving(), 'lora': get_lora(), 'spec': get_spec(),
-            'disagg': get_disagg(), 'exec': get_exec()}
+    get_context().override_server_args(model_path=str(make_model(tmp_path_factory.mktemp('model'))),
+                                        hicache_storage_backend='dynamic').install()
+    return {'memory': get_memory(), 'model': get_model(), 'serving': get_serving(), 'lora': get_lora(),
+            'spec': get_spec(), 'disagg': get_disagg(), 'exec': get_exec()}
+
+
+@pytest.fixture(params=['disk', 'distributed', 'tensor', 'ipc', 'session'])
+def updater(request, monkeypatch):
+    """Changes the weights of every engine in this process, in each of SGLang's ways."""
+    manager = object.__new__(SchedulerWeightUpdaterManager)
+    monkeypatch.setattr(torch.distributed, 'barrier', lambda **_: None)
+    manager.tp_worker = SimpleNamespace(weight_update_runners=lambda: [])
+    manager.draft_worker = manager.metrics_collector = manager.tp_cpu_group = None
+    manager.scheduler, manager._session = SimpleNamespace(record_weight_version_change=lambda **_: None), None
+    asked = SimpleNamespace(selector='target', weight_version=None, flush_cache=False, load_format=None)
+    if request.param == 'session':
+        return lambda: manager.begin_weight_update(asked)
+    if request.param in ('distributed', 'tensor'):  # run in a session
+        manager._session = SimpleNamespace(selector='target')
+        manager.tp_worker.deserialize_own_rank = lambda tensors: []
+        receiver = SimpleNamespace(receive_weights_from_distributed=lambda **_: [])
+        manager.tp_worker.model_runner = SimpleNamespace(weight_updater=receiver)
+        asked.serialized_named_tensors = asked.names = asked.dtypes = asked.shapes = asked.group_name = None
+        monkeypatch.setattr('msgspec.structs.replace', lambda struct, **_: struct)
+    return lambda: getattr(manager, f'update_weights_from_{request.param}')(asked)
 
 
 @pytest.fixture
@@ -284,5 +307,5 @@ def test_every_method_of_the_storage_is_ours():
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
     ours = {name for name in vars(KvartalHiCache) if not name.startswith('_')}
     theirs = {name for name in vars(HiCacheStorage) if not name.startswith('_')}
-    assert ours - theirs == {'close', 'counts'}
+    assert ours - theirs == {'close', 'counts', 'weights_change'}
     assert theirs - ours == {'on_host_pools_registered', 'get_stats'}

@@ -114,6 +114,17 @@ class MLATokenToKVPoolHost(MHATokenToKVPoolHost):
     parts = 1
 
 
+class SchedulerWeightUpdaterManager:
+    """Changes weights in place."""
+
+    def _select_runners(self, selector='all'):
+        return []
+
+    def update_weights_from_tensor(self):
+        """One of the ways."""
+        return self._select_runners()
+
+
 def install(model_path):
     """Makes these importable as sglang, for as long as the process lives; gives its bags of configuration."""
     bags = {
@@ -123,6 +134,7 @@ def install(model_path):
                      qsa_indexer_dtype=None),
         'serving': Bag(weight_version='default'),
         'lora': Bag(enable_lora=None, lora_paths=None),
+        'memory': Bag(hicache_storage_backend='dynamic'),
         'spec': Bag(speculative_algorithm=None),
         'disagg': Bag(disaggregation_mode='null'),
         'exec': Bag(kernel=Bag(attention_backend='fa3', prefill_attention_backend=None,
@@ -137,6 +149,8 @@ def install(model_path):
         'sglang.srt.mem_cache.utils': {'get_storage_hash_str': get_storage_hash_str},
         'sglang.srt.mem_cache.hicache_storage': {'HiCacheStorage': HiCacheStorage,
                                                  'PoolTransferResult': PoolTransferResult},
+        'sglang.srt.managers.scheduler_components.weight_updater': {
+            'SchedulerWeightUpdaterManager': SchedulerWeightUpdaterManager},
         'sglang.srt.runtime_context': {f'get_{name}': lambda bag=bag: bag for name, bag in bags.items()},
     }
     for name, members in contents.items():

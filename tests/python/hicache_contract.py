@@ -202,6 +202,17 @@ def test_weights_that_were_changed_under_it_end_its_caching(engine, bags, caplog
     assert is_uncached(rig) and len(warnings_of(caplog)) == 1
 
 
+def test_weights_that_are_changed_in_place_end_its_caching_for_good(engine, updater, monkeypatch, caplog):
+    from kvartal.sglang import weight_watch
+    monkeypatch.setattr(weight_watch, '_changed', False)  # and again when this test is over
+    one, other = engine(), engine()
+    assert one.store(keys(1)) == [True]
+    updater()
+    assert is_uncached(one) and is_uncached(other)
+    assert is_uncached(engine()), 'the weights are not those of the files any more'
+    assert len(warnings_of(caplog)) == 3 and all('weights were changed' in line for line in warnings_of(caplog))
+
+
 # --- what is declined
 
 DECLINED = {
@@ -223,7 +234,8 @@ def test_what_is_not_known_is_declined_with_one_line(engine, why, caplog):
 @pytest.mark.parametrize('bag, changes, why', [
     ('model', {'load_format': 'dummy'}, 'weights_digest'), ('model', {'model_path': 'nobody/nothing'}, 'not found'),
     ('spec', {'speculative_algorithm': 'EAGLE'}, 'speculative'), ('lora', {'enable_lora': True}, 'LoRA'),
-    ('lora', {'lora_paths': ['a=b']}, 'LoRA'), ('disagg', {'disaggregation_mode': 'prefill'}, 'disaggregated')])
+    ('lora', {'lora_paths': ['a=b']}, 'LoRA'), ('memory', {'hicache_storage_backend': None}, 'running engine'),
+    ('disagg', {'disaggregation_mode': 'prefill'}, 'disaggregated')])
 def test_a_configuration_that_is_not_known_is_declined(engine, bags, bag, changes, why, caplog):
     with bags[bag].override(**changes):
         rig = engine()
@@ -350,9 +362,28 @@ def test_bytes_that_changed_under_the_reader_are_a_failed_load(engine, monkeypat
     assert rig.backend.counts['failed_pages'] == 2
 
 
+def test_a_prompt_longer_than_the_tenant_may_hold_comes_from_the_disk_whole(engine, monkeypatch):
+    with Daemon(tenant_dram='2Mi', nvme='64Mi') as small:
+        rig = engine(at=small.start().door())
+        chain = keys(3 * PAGES)
+        for at in range(0, len(chain), PAGES):  # room comes when a page has reached the disk
+            until(lambda: all(rig.store(chain[at:at + PAGES], prefix=chain[:at])))
+        until(lambda: rig.backend.batch_exists(chain) == len(chain))
+        given_back = []
+        real = kvartal.Lease.release_front
+        monkeypatch.setattr(kvartal.Lease, 'release_front',
+                            lambda lease, place: (given_back.append(place), real(lease, place)))
+        for at in range(0, len(chain), 32):
+            for page in range(32):
+                rig.write(page, 77)
+            assert rig.load(chain[at:at + 32], range(32)) == [True] * 32
+            assert all(rig.holds(page, 1 + (at + page) % PAGES) for page in range(32))
+        assert given_back, 'all of it fitted at once'
+
+
 def test_a_limit_is_a_page_that_is_not_stored(engine):
     with Daemon(tenant_dram='2Mi') as small:
-        rig = engine(at=small.start().door(), options={'store_deadline_ms': 200})
+        rig = engine(at=small.start().door(), options={'store_deadline_ms': 200})  # of 2 MiB
         stored = rig.store(keys(PAGES)) + rig.store(keys(PAGES, salt='x'))
         assert True in stored and rig.backend.counts['stored_pages'] == stored.count(True)
         assert rig.backend.counts.get('skipped_pages', 0) == stored.count(False)

@@ -11,6 +11,12 @@ def bags(tmp_path_factory):
 
 
 @pytest.fixture
+def updater(bags):
+    """Changes the weights of every engine in this process."""
+    return fake_sglang.SchedulerWeightUpdaterManager().update_weights_from_tensor
+
+
+@pytest.fixture
 def engine(daemon, bags):
     """Makes engines of the tenant behind a door."""
     made = []

@@ -36,6 +36,13 @@ struct LookupOptions {
 };
 absl::StatusOr<Report> RunLookup(const Common& common, const LookupOptions& options);
 
+// What the vLLM connector adds to a scheduler's step with no hit, in Python from scripts/python_env.
+struct ConnectorOptions {
+  int rounds = 9;
+  uint32_t requests = 400;  // a round and length of prompt
+};
+absl::StatusOr<Report> RunConnector(const Common& common, const ConnectorOptions& options);
+
 // The prefix index alone, in this process.
 struct IndexOptions {
   uint64_t entries = 10'000'000;

@@ -106,6 +106,13 @@ class CommandLine {
     lookup->add_option("--blocks", lookup_.blocks, "resident blocks")->capture_default_str();
     lookup->add_option("--block-kib", lookup_.block_kib)->check(CLI::Range(4, 32768))->capture_default_str();
     lookup->add_option("--rounds", lookup_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
+    CLI::App* const connector =
+        Subcommand("connector", "what the vLLM connector adds to a scheduler's step with no hit",
+                   [this] { return RunConnector(common_, connector_); });
+    connector->add_option("--rounds", connector_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
+    connector->add_option("--requests", connector_.requests, "a round and length of prompt")
+        ->check(CLI::Range(4, 1'000'000))
+        ->capture_default_str();
     CLI::App* const index =
         Subcommand("index", "the prefix index alone, in this process", [this] { return RunIndex(index_); });
     index->add_option("--entries", index_.entries)->capture_default_str();
@@ -251,6 +258,7 @@ class CommandLine {
   Run0 run_;
   ReplayOptions replay_;
   LookupOptions lookup_;
+  ConnectorOptions connector_;
   IndexOptions index_;
   EngineBenchOptions engine_;
   NeighbourOptions neighbour_;

@@ -17,7 +17,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferRes
 
 from kvartal import Client
 from kvartal.declined import Declined
-from kvartal.sglang import identity
+from kvartal.sglang import identity, weight_watch
 from kvartal.sglang.metrics import Counts
 from kvartal.sglang.options import Options
 from kvartal.sglang.pages import PoolPages
@@ -76,8 +76,13 @@ class KvartalHiCache(HiCacheStorage):
             return None
         if identity.weight_version() != self._weight_version:
             # A page that waits to be stored may be of the weights before.
-            raise Declined('its weights were changed while it ran: restart it, or detach and attach this backend')
+            raise Declined('its weight_version was changed while it ran: restart it')
         return self._store
+
+    @_never_raises(lambda *_, **__: None)
+    def weights_change(self) -> None:
+        """From here on KV is not what the digest says."""
+        raise Declined('its weights were changed while it ran: restart it')
 
     @property
     def counts(self) -> dict[str, float]:
@@ -93,6 +98,7 @@ class KvartalHiCache(HiCacheStorage):
         identity.check_version()
         identity.check_keys()
         identity.check_config(self._config)
+        weight_watch.watch(self)
         options = Options.parse(self._config.extra_config)
         pages = PoolPages(mem_pool_host)
         model, weights = identity.model_config(), identity.weights_digest(options)

@@ -16,7 +16,8 @@ from sglang.srt.configs.model_config import is_audio_model, is_multimodal_model
 from sglang.srt.environ import envs
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.utils import get_storage_hash_str
-from sglang.srt.runtime_context import get_disagg, get_exec, get_lora, get_model, get_serving, get_spec
+from sglang.srt.runtime_context import (
+    get_disagg, get_exec, get_lora, get_memory, get_model, get_serving, get_spec)
 
 from kvartal import Namespace, weights
 from kvartal.declined import Declined
@@ -59,6 +60,8 @@ def check_config(config: HiCacheStorageConfig) -> None:
     extra = config.extra_config or {}
     if not extra.get('interface_v1'):
         raise Declined('"interface_v1": 1 is missing in the extra configuration')
+    if get_memory().hicache_storage_backend != 'dynamic':
+        raise Declined('it was attached to a running engine: whether the weights were changed before is not known')
     if config.pp_size != 1 or config.attn_cp_size != 1 or config.dcp_size != 1:
         raise Declined(f'{config.pp_size} pipeline stages, {config.attn_cp_size} and {config.dcp_size} context ranks: '
                        'one of each is supported')

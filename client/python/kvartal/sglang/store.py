@@ -117,10 +117,8 @@ class PageStore:
         until = self._now() + self._options.load_deadline_ms / 1000
         done = 0
         while done < len(pages):
-            left_ms = int((until - self._now()) * 1000)
             part = min(PART, len(pages) - done)
-            # To the client 0 means a second.
-            loaded = lease.load(first + done, part, left_ms) if left_ms > 0 else 0
+            loaded = self._load_part(lease, first + done, part, until)
             for i in range(loaded):
                 source = lease.block(first + done + i)
                 if source is None:
@@ -136,6 +134,18 @@ class PageStore:
                             len(pages), self._reader.error or 'they were taken back meanwhile, or their time was up')
                 break
         return done
+
+    def _load_part(self, lease: Lease, first: int, part: int, until: float) -> int:
+        """How many blocks from `first` on can be read now."""
+        def load() -> int:
+            left_ms = int((until - self._now()) * 1000)
+            return lease.load(first, part, left_ms) if left_ms > 0 else 0  # to the client 0 means a second
+
+        loaded = load()
+        if loaded < part and self._reader.refusal:
+            lease.release_front(first)  # what was copied makes room for the rest
+            loaded = load()
+        return loaded
 
     def _store_part(self, chain: list[bytes], pages: Sequence[Sequence[Run]], parent: bytes | None, depth: int) -> int:
         """How many leading pages are in the cache now, if need be without this."""
