@@ -36,7 +36,8 @@ struct LookupOptions {
 };
 absl::StatusOr<Report> RunLookup(const Common& common, const LookupOptions& options);
 
-// What the vLLM connector adds to a scheduler's step with no hit, in Python from scripts/python_env.
+// What the vLLM connector adds to a scheduler's step with no hit, and what the SGLang backend adds to a copy; in Python
+// from scripts/python_env.
 struct ConnectorOptions {
   int rounds = 9;
   uint32_t requests = 400;  // a round and length of prompt

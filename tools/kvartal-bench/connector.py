@@ -1,5 +1,5 @@
-"""What the vLLM connector adds to a scheduler's step for a request that hits nothing: the lookup and all around it,
-without an engine. Started by `kvartal-bench connector`; prints one JSON object.
+"""What the vLLM connector adds to a scheduler's step for a request that hits nothing, the lookup and all around it, and
+how fast the SGLang backend loads; without an engine. Started by `kvartal-bench connector`; prints one JSON object.
 
 usage: scripts/python_env base tools/kvartal-bench/connector.py SOCKET ROUNDS REQUESTS     needs KVARTAL_LIBRARY
 Requests come 2 ms apart, so that the daemon sleeps in between.
@@ -11,7 +11,12 @@ import sys
 import time
 from types import SimpleNamespace
 
+import numpy as np
+
 import kvartal
+from kvartal.sglang.options import Options as HiCacheOptions
+from kvartal.sglang.pages import PoolPages
+from kvartal.sglang.store import PageStore
 from kvartal.vllm.options import Options
 from kvartal.vllm.scheduler import SchedulerSide
 
@@ -63,6 +68,58 @@ def percentile(values, percent):
     return sorted(values)[min(len(values) - 1, len(values) * percent // 100)]
 
 
+class MHATokenToKVPoolHost:
+    """Laid out like SGLang's, page first: 64 pages of 64 tokens, 1 MiB each."""
+
+    layout, dtype, page_size, layer_num, start_layer, end_layer = 'page_first', 'torch.bfloat16', 64, 32, 0, 32
+    _token, _pages = 8 << 10, 64
+
+    def __init__(self):
+        self.memory = np.ones((2, self._pages * self.page_size, self._token), np.uint8)
+        self.kv_buffer = SimpleNamespace(data_ptr=lambda: self.memory.ctypes.data, is_contiguous=lambda: True,
+                                         device=SimpleNamespace(type='cpu'), nbytes=self.memory.nbytes,
+                                         shape=self.memory.shape)
+
+    def get_size_per_token(self):
+        """Bytes over all layers."""
+        return 2 * self._token
+
+    def get_page_buffer_meta(self, indices):
+        """Addresses and sizes of pages."""
+        first = [index for index in indices.tolist() if index % self.page_size == 0]
+        addresses = [self.memory[part, index].ctypes.data for index in first for part in (0, 1)]
+        return addresses, [self.page_size * self._token] * len(addresses)
+
+
+def hicache(socket, rounds):
+    """(load : memcpy of the same bytes, microseconds of a lookup), of a prompt of 64 pages."""
+    pool = MHATokenToKVPoolHost()
+    pages = PoolPages(pool)
+    patient = HiCacheOptions(lookup_deadline_ms=20_000, load_deadline_ms=20_000, store_deadline_ms=20_000)
+    store = PageStore(kvartal.Client(socket), kvartal.Client(socket),
+                      kvartal.Namespace(b'h' * 32, pages.page_tokens, pages.page_bytes), pages, patient,
+                      lambda name, value: None)
+    keys = [bytes([i] * 32).hex() for i in range(64)]
+    indices = np.arange(64 * pages.page_tokens)
+    if not all(store.set(keys, indices, None)):
+        sys.exit('connector.py: 64 MiB could not be stored')
+    other = np.zeros_like(pool.memory)
+    ratios, lookups = [], []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        store.exists(keys)
+        asked = time.perf_counter()
+        loaded = store.get(keys, indices)
+        copied = time.perf_counter()
+        np.copyto(other, pool.memory)
+        ratios.append((copied - asked) / (time.perf_counter() - copied))
+        lookups.append((asked - begun) * 1e6)
+        if not all(loaded):
+            sys.exit('connector.py: a page was lost')
+    store.close()
+    return statistics.median(ratios), statistics.median(lookups)
+
+
 def main():
     socket, rounds, requests = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     client = kvartal.Client(socket, 'kvartal-bench')
@@ -83,6 +140,7 @@ def main():
               for name, by_chain in figures.items()}
     short, long = CHAINS
     per_block = (median['python'][long] - median['python'][short]) / (long - short)
+    hicache_ratio, hicache_lookup_us = hicache(socket, rounds)
     print(json.dumps({
         'scheduler_p99_ms': max(median['p99'].values()) / 1e3,
         'scheduler_p50_ms': max(median['p50'].values()) / 1e3,
@@ -91,6 +149,8 @@ def main():
         'python_us_per_request': median['python'][short] - short * per_block,
         'python_us_per_block': per_block,
         'unanswered': int(unanswered),
+        'hicache_load_ratio': hicache_ratio,
+        'hicache_lookup_us': hicache_lookup_us,
     }))
 
 
