@@ -3,9 +3,12 @@ its backup and prefetch threads. Starts no server: SGLang has none for the CPU t
 """
 import fcntl
 import os
+import re
+import shlex
 import threading
 from array import array
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -28,8 +31,10 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.storage import StorageBackendFactory
 from sglang.srt.runtime_context import (
     get_context, get_disagg, get_exec, get_lora, get_memory, get_model, get_parallel, get_serving, get_spec)
+from sglang.srt.server_args import prepare_server_args
 
 from kvartal.sglang import KvartalHiCache, identity
+from kvartal.sglang.options import Options
 
 LAYERS, HEADS, DIM = 4, 2, 32
 DTYPES = {'torch.bfloat16': torch.bfloat16, 'torch.float16': torch.float16,
@@ -301,6 +306,18 @@ def test_the_shared_pool_of_sglang_can_be_truncated(engine):
     with pytest.raises(PermissionError):
         fcntl.fcntl(rig.pool.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     assert os.fstat(rig.pool.fd).st_size >= rig.pool.kv_buffer.nbytes
+
+
+def test_the_flags_that_the_page_says_are_sglangs(tmp_path):
+    page = (Path(__file__).parents[2] / 'docs/SGLANG.md').read_text()
+    command = re.search(r'sglang\.launch_server (.*?)\n```', page, re.DOTALL)[1].replace('\\\n', ' ')
+    arguments = shlex.split(command.replace('MODEL', str(make_model(tmp_path))))
+    given = prepare_server_args([*arguments, '--device', 'cpu'])
+    assert (given.hicache_storage_backend, given.hicache_mem_layout) == ('dynamic', 'page_first')
+    extra, *_, passes_prefix = HybridCacheController.parse_storage_backend_extra_config(
+        given.hicache_storage_backend_extra_config)
+    assert passes_prefix and extra['class_name'] == KvartalHiCache.__name__ and extra['interface_v1'] == 1
+    assert Options.parse(extra).socket == '/run/kvartal/red.sock'
 
 
 def test_every_method_of_the_storage_is_ours():

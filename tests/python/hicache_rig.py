@@ -13,7 +13,7 @@ PAGES = 64  # of the pool
 
 def make_model(folder):
     """A folder with a model's configuration and weights."""
-    (folder / 'config.json').write_text('{"architectures": ["LlamaForCausalLM"], "hidden_size": 8}')
+    (folder / 'config.json').write_text('{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}')
     (folder / 'model.safetensors').write_bytes(bytes(1 << 16))
     return folder
 

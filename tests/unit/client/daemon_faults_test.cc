@@ -76,7 +76,7 @@ TEST_F(DaemonFaultsTest, ALeaseGivenBackToADaemonThatTakesNothingIsToldLater) {
   Client::Found given_back = client.Lookup(ns, Chain(1), 0, kPatient);
   ASSERT_EQ(server.live_leases(), 2u);
   server.Hang(true);
-  for (int i = 0; i < 1023; ++i) long_one.lease.Release(1);  // frames that nobody answers fill the socket's queue
+  for (int i = 0; i < 1023; ++i) long_one.lease.ReleaseFront(1);  // frames that nobody answers fill the socket's queue
   given_back.lease.Release();
   ASSERT_EQ(client.Lookup(ns, Chain(1), 0, kShort).status, KV_UNAVAILABLE);
   ASSERT_THAT(client.error(), HasSubstr("takes no more requests"));
