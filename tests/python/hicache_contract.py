@@ -164,7 +164,7 @@ def test_engines_share_exactly_when_all_that_makes_kv_is_equal(engine, bags, tmp
         with bags[name].override(**changes):
             assert not shares(), changes
     for file, content in (('model.safetensors', bytes(1 << 16)[:-1] + b'\1'),
-                          ('config.json', b'{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "theta": 1}')):
+                          ('config.json', b'{"architectures": ["LlamaForCausalLM"], "rope_theta": 1}')):
         copy = tmp_path / file
         copy.mkdir()
         for path in Path(bags['model'].model_path).iterdir():
