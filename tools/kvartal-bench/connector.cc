@@ -46,8 +46,8 @@ absl::StatusOr<Report> RunConnector(const Common& common, const ConnectorOptions
   report.Note(
       "medians of rounds, of 12 blocks a prompt and 64 the worse; scheduler: begin, lookup, take_plan and finish of a "
       "request that hits nothing; waited_for_a_core: the scheduler's own thread, in those steps; python: the same with "
-      "a client that answers at once; hicache: what the SGLang backend takes to copy 64 pages of 1 MiB out, against "
-      "memcpy of as much");
+      "a client that answers at once; hicache: the SGLang backend's lookup of 64 pages, and its load but for the "
+      "bytes");
   return report;
 }
 
