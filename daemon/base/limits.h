@@ -148,6 +148,21 @@ inline constexpr uint32_t kLeaseMsMax = 60000;
 inline constexpr uint32_t kFramesPerWakeMax = 64;    // one busy client yields to the others after these
 inline constexpr uint32_t kLeaseTickWorkMax = 8192;  // blocks of ended leases given back a tick, all groups together
 
+// --- tokens of pods
+inline constexpr size_t kTokenBytesMax = 16 * kKiB;  // one ServiceAccount token; real ones have 1 to 2 KiB
+inline constexpr size_t kTokenKeysMax = 64;  // in a key set; a cluster in the middle of a rotation has two or three
+inline constexpr size_t kTokenKeysBytesMax = 256 * kKiB;      // of a key set's text
+inline constexpr int kTokenRsaBitsMin = 2048;                 // shorter keys can be broken,
+inline constexpr int kTokenRsaBitsMax = 8192;                 // and longer ones would hold the loop for a millisecond
+inline constexpr int64_t kTokenSecondsMax = 100'000'000'000;  // a time in a token: its milliseconds do not overflow
+inline constexpr int64_t kTokenLeewaySeconds = 10;  // for a server's clock that is ahead; none for one that is behind
+inline constexpr int64_t kTokenKeysPollMs = 1000;   // between two looks at the file of the key set
+inline constexpr size_t kUnidentifiedMax = 1024;    // connections nobody vouches for yet, which a token still may: with
+                                                    // one more, the oldest makes room
+inline constexpr size_t kGonePodsMax = 4096;        // deleted pods remembered, whose tokens may still be valid
+inline constexpr size_t kCgroupTextMax =
+    64 * kKiB;  // of /proc/PID/cgroup: a dozen lines, their paths not of our choice
+
 // --- manifests and configuration
 inline constexpr size_t kYamlBytesMax = 1024 * kKiB;  // one file; an object in Kubernetes is smaller than 1.5 MB
 inline constexpr size_t kYamlDepthMax = 32;           // ours nest 8 deep, a copied managedFields about 16
@@ -212,6 +227,8 @@ static_assert(kDiskThreadsMax * kDiskTransfersPerPlace <= kDiskQueueMax);
 static_assert(kRingEntries > 2 * kRingPartsMax);
 static_assert(kNvmeBytesMin >= 4 * kSegmentMinBytes);
 static_assert(kAuditDoorQueueMax < kAuditQueueMax);
+static_assert(2 * kTokenBytesMax < kFrameBytesMax);
+static_assert(kUnidentifiedMax >= 4 * kAcceptsPerWakeMax && kUnidentifiedMax < kSessionsMax);
 static_assert(kLeaseMsDefault >= kLeaseMsMin && kLeaseMsDefault <= kLeaseMsMax);
 
 }  // namespace kvartal

@@ -20,7 +20,8 @@ ANYTHING = None
 # Who may include whom, beside itself. Names without a slash are folders of daemon/.
 MAY_INCLUDE = {
     'process': ANYTHING,
-    'attach': {'engine', 'policy', 'block', 'base'},
+    'attach': {'engine', 'policy', 'token', 'block', 'base'},
+    'token': {'base'},
     'control': {'engine', 'policy', 'crds/', 'base'},
     'engine': {'policy', 'index', 'tier', 'block', 'base'},
     'policy': {'crds/', 'block', 'base'},
@@ -54,6 +55,7 @@ LIBRARY_HOMES = {
     'yaml-cpp/': ('crds/', 'daemon/config/', 'tools/', 'tests/'),
     'CLI/': ('daemon/process/', 'tools/'),
     'cpprest/': ('operator/kube/',),
+    'openssl/': ('daemon/token/', 'operator/', 'tests/'),
     'pplx/': ('operator/kube/',),
     'absl/synchronization/': (),
 }
