@@ -342,7 +342,7 @@ void RequestPath::Renew(Session* session) {
   uint32_t renewed = 0;
   // What lies where another tenant is owed space ends at its time.
   const auto may_renew = [this](const Lease& lease) { return parts_.engine->MayRenew(lease.left()); };
-  if (in.leases().empty()) renewed = leases.RenewAll(now_ns, may_renew);
+  if (in.leases().empty() && in.token().empty()) renewed = leases.RenewAll(now_ns, may_renew);
   for (const uint64_t id : in.leases()) {
     Lease* lease = leases.Find(LeaseId(id));
     if (lease == nullptr || !may_renew(*lease)) continue;
@@ -351,6 +351,7 @@ void RequestPath::Renew(Session* session) {
   }
   ServerFrame& reply = parts_.codec->NewReply(request_id());
   reply.mutable_renewed()->set_count(renewed);
+  reply.mutable_renewed()->set_identity_ms(session->IdentityMs(now_ns));
   session->Send(parts_.codec, reply);
 }
 

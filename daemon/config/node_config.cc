@@ -1,6 +1,7 @@
 #include "daemon/config/node_config.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <system_error>
@@ -37,6 +38,7 @@ class ConfigReader {
   void ClaimSocket(FieldReader& reader, const char* key, const std::string& path);
   uint64_t SizeAt(FieldReader& reader, const char* key, uint64_t min, uint64_t max);
   void ReadSockets();
+  void ReadKubernetes();
   void ReadDoor(FieldReader& door);
   void ReadDisk(FieldReader& disk);
   void ReadRest();
@@ -103,11 +105,29 @@ void ConfigReader::ReadSockets() {
   config_.admin_socket = SocketAt(root_, "adminSocket", Against(config_.run_dir, "admin.sock"));
   root_.Objects("doors", kDoorsMax, [&](FieldReader& door) { ReadDoor(door); });
   config_.attest_uid = root_.Bool("attestUid").value_or(config_.attest_uid);
+  ReadKubernetes();
   if (!config_.doors.empty()) return;
   if (no_shared_door)
     root_.Fail("attachSocket", "is \"\" and there are no doors: nobody could connect; add doors or remove it");
-  if (!config_.attest_uid)
+  if (!config_.attest_uid && !config_.kubernetes)
     root_.Fail("attestUid", "is false and there are no doors: nobody could be identified; add doors");
+}
+
+void ConfigReader::ReadKubernetes() {
+  root_.Object("kubernetes", [&](FieldReader& kubernetes) {
+    KubernetesConfig read;
+    read.node_name = kubernetes.Text("nodeName", crds::kDnsSubdomain).value_or("");
+    // Where policy does not come from a folder, whoever brings it says whose tokens count.
+    if (root_.Has("policyDir") || kubernetes.Has("issuer") || kubernetes.Has("jwksFile")) {
+      kubernetes.Require("issuer", "what the API server signs its tokens as (--service-account-issuer)");
+      kubernetes.Require("jwksFile", "the issuer's keys: kubectl get --raw /openid/v1/jwks");
+    }
+    read.issuer = kubernetes.Text("issuer", crds::kShortText).value_or("");
+    read.audience = kubernetes.Text("audience", crds::kShortText).value_or(read.audience);
+    read.jwks_file = PathAt(kubernetes, "jwksFile");
+    read.host_pids = kubernetes.Bool("hostPids").value_or(read.host_pids);
+    config_.kubernetes = std::move(read);
+  });
 }
 
 void ConfigReader::ReadDoor(FieldReader& door) {
@@ -197,7 +217,19 @@ absl::StatusOr<NodeConfig> LoadNodeConfig(const std::string& path) {
   if (error) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": the working folder is not known: ", error.message()));
   }
-  return ParseNodeConfig(text, path, absolute.parent_path().string());
+  KV_ASSIGN_OR_RETURN(NodeConfig config, ParseNodeConfig(text, path, absolute.parent_path().string()));
+  // One file serves every node of a DaemonSet.
+  if (config.kubernetes && config.kubernetes->node_name.empty()) {
+    const char* name = std::getenv("KVARTAL_NODE");
+    if (name == nullptr || *name == '\0') {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path,
+          ": kubernetes.nodeName is not given and $KVARTAL_NODE is not set: tokens of other nodes' pods could not "
+          "be told apart; give either"));
+    }
+    config.kubernetes->node_name = name;
+  }
+  return config;
 }
 
 }  // namespace kvartal::config

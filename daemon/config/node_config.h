@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,15 @@ struct NvmeConfig {
   int io_threads = 8;  // transfers the disk works on at once; with "pool" each has a thread
 };
 
+// The k8s-token attestor: pods attach by the token of their ServiceAccount.
+struct KubernetesConfig {
+  std::string node_name;  // as the API server knows this node; default $KVARTAL_NODE
+  std::string audience = "kvartal";
+  std::string issuer;      // "": told by whoever brings policy, with its keys
+  std::string jwks_file;   // its keys, read again when it changes
+  bool host_pids = false;  // the daemon sees the host's pids: the kernel has to confirm the pod of every token
+};
+
 struct NodeConfig {
   std::string run_dir;        // sockets: <run_dir>/kvartal.sock (attach, uid attestor), <run_dir>/admin.sock (0600)
   std::string attach_socket;  // default <run_dir>/kvartal.sock; "" with `doors` only: no shared door
@@ -38,6 +48,7 @@ struct NodeConfig {
   std::string admin_socket;            // default <run_dir>/admin.sock
   std::vector<SocketDoor> doors;       // the `socket` attestor: one door a tenant
   bool attest_uid = true;
+  std::optional<KubernetesConfig> kubernetes;  // none: tokens are not looked at
   uint64_t dram_bytes = 0;
   std::vector<NvmeConfig> nvme;  // none or one for now
   std::string eviction = "lru";

@@ -30,6 +30,9 @@ attach::AttachOptions AttachOptionsOf(const config::NodeConfig& config) {
   options.attest_uid = config.attest_uid;
   options.lease_ms = config.lease_ms;
   for (const config::SocketDoor& door : config.doors) options.doors.push_back({door.name, door.path, door.mode});
+  if (const auto& kubernetes = config.kubernetes; kubernetes.has_value()) {
+    options.tokens = {kubernetes->audience, kubernetes->node_name, kubernetes->host_pids};
+  }
   return options;
 }
 
@@ -97,6 +100,11 @@ absl::Status Node::MakeParts() {
   attach_->SetDeletionObserver([this](const engine::DeletionReceipt& receipt, absl::AnyInvocable<void(bool)> kept) {
     audit_->Deleted(receipt, std::move(kept));
   });
+  if (config_.kubernetes.has_value() && !config_.kubernetes->jwks_file.empty()) {
+    token_keys_ = std::make_unique<TokenKeyFile>(
+        config_.kubernetes->jwks_file, loop_.get(),
+        [this](token::KeySet keys) { attach_->SetTokenKeys(config_.kubernetes->issuer, std::move(keys)); });
+  }
   audit_->InForce(*policy_->table());
   policy_->Watch(loop_.get(), [this](const absl::Status& status) { OnPolicyRead(status); });
   parts_.config = &config_;
@@ -107,6 +115,7 @@ absl::Status Node::MakeParts() {
   parts_.engine = engine_.get();
   parts_.attach = attach_.get();
   parts_.audit = audit_.get();
+  parts_.token_keys = token_keys_.get();
   parts_.started_ns = clock_.MonotonicNs();
   return absl::OkStatus();
 }
@@ -221,7 +230,10 @@ void Node::WhenDrained(absl::AnyInvocable<void()> then) {
   });
 }
 
-bool Node::NothingUnderWay() const { return Quiet(engine_->stats()) && !policy_->reading() && audit_->pending() == 0; }
+bool Node::NothingUnderWay() const {
+  const bool reading = policy_->reading() || (token_keys_ != nullptr && token_keys_->reading());
+  return Quiet(engine_->stats()) && !reading && audit_->pending() == 0;
+}
 
 // Ending the sessions gives memory back; callbacks of that must not outlive the engine they lead to.
 void Node::FinishWhenQuiet() {

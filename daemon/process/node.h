@@ -22,6 +22,7 @@
 #include "daemon/process/node_report.h"
 #include "daemon/process/nvme_stack.h"
 #include "daemon/process/signal_watch.h"
+#include "daemon/process/token_key_file.h"
 #include "daemon/telemetry/metrics_exporter.h"
 #include "daemon/tier/dram_tier.h"
 
@@ -78,6 +79,7 @@ class Node : private control::AdminBackend {
   NvmeStack nvme_;
   std::unique_ptr<engine::CacheEngine> engine_;
   std::unique_ptr<attach::AttachServer> attach_;
+  std::unique_ptr<TokenKeyFile> token_keys_;
   std::unique_ptr<control::AdminServer> admin_;
   std::unique_ptr<telemetry::MetricsExporter> metrics_;
   std::unique_ptr<SignalWatch> signals_;

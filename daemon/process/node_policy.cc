@@ -88,6 +88,12 @@ absl::Status NodePolicy::Replace(absl::StatusOr<control::LoadedPolicy> read) {
 void NodePolicy::PutInForce(control::LoadedPolicy loaded) {
   table_ = std::move(loaded.table);
   warnings_ = std::move(loaded.warnings);
+  for (const policy::TenantRules& rules : table_->tenants()) {
+    if (attest_tokens_ || rules.service_accounts.empty() || !rules.uids.empty() || !rules.sockets.empty()) continue;
+    warnings_.push_back(absl::StrCat(rules.name,
+                                     ": spec.subjects names service accounts only, and the configuration "
+                                     "has no `kubernetes`: nobody may attach here"));
+  }
   loaded_ns_ = clock_->MonotonicNs();
   for (const std::string& warning : warnings_) Log(LogLevel::kWarning, "policy", warning);
 }

@@ -47,13 +47,17 @@ class NodePolicy {
 
  private:
   NodePolicy(const config::NodeConfig& config, const Clock* clock)
-      : folder_path_(config.policy_dir), folder_(config.policy_dir, CapacityOf(config)), clock_(clock) {}
+      : folder_path_(config.policy_dir),
+        attest_tokens_(config.kubernetes.has_value()),
+        folder_(config.policy_dir, CapacityOf(config)),
+        clock_(clock) {}
   void Poll();
   absl::Status Refuse(const absl::Status& why);
   absl::Status Replace(absl::StatusOr<control::LoadedPolicy> read);
   void PutInForce(control::LoadedPolicy loaded);
 
   const std::string folder_path_;
+  const bool attest_tokens_;
   control::PolicyFolder folder_;  // after Load: touched by the reader's thread alone
   const Clock* const clock_;
   EventLoop* loop_ = nullptr;

@@ -125,6 +125,7 @@ telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {
   metrics.policy_age_ms = parts.policy->age_ms();
   metrics.policy_reload_failures = parts.policy->reload_failures();
   metrics.policy_refused = !parts.policy->last_error().empty();
+  metrics.token_keys_refused = parts.token_keys != nullptr && !parts.token_keys->last_error().empty();
   metrics.audit_written = parts.audit->written();
   metrics.audit_lost = parts.audit->lost();
   metrics.uptime_ms = UptimeMs(parts);

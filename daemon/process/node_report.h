@@ -13,6 +13,7 @@
 #include "daemon/process/node_audit.h"
 #include "daemon/process/node_policy.h"
 #include "daemon/process/nvme_stack.h"
+#include "daemon/process/token_key_file.h"
 #include "daemon/telemetry/node_metrics.h"
 
 namespace kvartal::process {
@@ -27,6 +28,7 @@ struct NodeParts {
   const engine::CacheEngine* engine = nullptr;
   const attach::AttachServer* attach = nullptr;
   const NodeAudit* audit = nullptr;
+  const TokenKeyFile* token_keys = nullptr;  // where a file has them
   int64_t started_ns = 0;
   std::string metrics_address;  // "" while the exporter is off
   std::string metrics_error;    // why it is, where it should not be

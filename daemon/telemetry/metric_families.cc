@@ -248,6 +248,8 @@ void AddByReason(const MetricName& name, const char* label, const std::array<uin
 
 void AddAttachFamilies(const attach::AttachStats& attach, std::vector<prometheus::MetricFamily>* out) {
   AddByReason(kAttachDenials, kLabelReason, attach.denials, &attach::DenialReasonName, out);
+  AddSingle(kTokenKeys, static_cast<double>(attach.token_keys), out);
+  AddSingle(kTokenRenewals, static_cast<double>(attach.token_renewals), out);
   AddByReason(kBadFrames, kLabelKind, attach.bad_frames, &attach::BadFrameName, out);
   AddByReason(kSessionEnds, kLabelReason, attach.cuts, &attach::CutReasonName, out);
   AddSingle(kConnections, static_cast<double>(attach.sessions), out);
@@ -276,6 +278,7 @@ void AddNodeFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricF
   AddSingle(kPolicyInfo, 1, out, {{kLabelVersion, engine.policy_version}});
   AddSingle(kPolicyAge, static_cast<double>(metrics.policy_age_ms) / kMsPerSecond, out);
   AddSingle(kPolicyErrors, static_cast<double>(metrics.policy_reload_failures), out);
+  AddSingle(kTokenKeysRefused, metrics.token_keys_refused ? 1 : 0, out);
   AddSingle(kPolicyRefused, metrics.policy_refused ? 1 : 0, out);
   AddSingle(kAuditEvents, static_cast<double>(metrics.audit_written), out);
   AddSingle(kAuditLost, static_cast<double>(metrics.audit_lost), out);

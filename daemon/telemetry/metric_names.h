@@ -77,6 +77,10 @@ inline constexpr MetricName kStrayBytes{"kvartal_stray_bytes_punched_total",
 inline constexpr MetricName kNvmeErrors{"kvartal_nvme_errors_total",
                                         "NVMe errors by kind: read, write (the device), mismatch (wrong bytes)"};
 inline constexpr MetricName kAttachDenials{"kvartal_attach_denials_total", "Attaches refused, by reason"};
+inline constexpr MetricName kTokenKeys{"kvartal_token_keys", "Keys that vouch for tokens of pods now"};
+inline constexpr MetricName kTokenKeysRefused{
+    "kvartal_token_keys_refused", "1 while the key set that is to be had is refused; the last good vouches on"};
+inline constexpr MetricName kTokenRenewals{"kvartal_token_renewals_total", "Sessions that went on with a newer token"};
 inline constexpr MetricName kBadFrames{"kvartal_attach_bad_frames_total", "Frames of clients not understood, by kind"};
 inline constexpr MetricName kSessionEnds{"kvartal_session_ends_total", "Sessions that ended, by reason"};
 inline constexpr MetricName kConnections{"kvartal_connections", "Connections now, attached or not"};

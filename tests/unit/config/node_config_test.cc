@@ -143,6 +143,24 @@ TEST(NodeConfigTest, RefusesOneBadValueWithPlaceAndWhatIsAllowed) {
   }
 }
 
+TEST(NodeConfigTest, TokensTakeAnIssuerWithItsKeysAndTheNameOfTheNode) {
+  EXPECT_FALSE(ParseNodeConfig(kMinimal, "n.yaml", "/etc/kvartal")->kubernetes.has_value());
+  const auto config = ParseNodeConfig(
+      kMinimal +
+          "attestUid: false\nkubernetes: {nodeName: gpu-1, issuer: 'https://a', jwksFile: k.json, hostPids: true}\n",
+      "n.yaml", "/etc/kvartal");
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_TRUE(config->kubernetes.has_value()) << "which also says who may come without doors and uids";
+  EXPECT_EQ(config->kubernetes->node_name, "gpu-1");
+  EXPECT_EQ(config->kubernetes->issuer, "https://a");
+  EXPECT_EQ(config->kubernetes->jwks_file, "/etc/kvartal/k.json");
+  EXPECT_EQ(config->kubernetes->audience, "kvartal");
+  EXPECT_TRUE(config->kubernetes->host_pids);
+  EXPECT_THAT(ErrorOf(kMinimal + "kubernetes: {nodeName: gpu-1}\n"), HasSubstr("kubernetes.issuer"));
+  EXPECT_THAT(ErrorOf(kMinimal + "kubernetes: {issuer: 'https://a'}\n"), HasSubstr("kubernetes.jwksFile"));
+  EXPECT_THAT(ErrorOf(kMinimal + "kubernetes: {issuer: a, jwksFile: b, node: c}\n"), HasSubstr("kubernetes.node"));
+}
+
 TEST(NodeConfigTest, DramHasAFloorAndACeiling) {
   const auto with = [](const std::string& size) {
     return ErrorOf(absl::StrCat("runDir: r\npolicyDir: p\ndram: {size: ", size, "}\n"));
@@ -183,6 +201,18 @@ TEST(NodeConfigTest, LoadsFilesAndTakesPathsAgainstTheirFolder) {
   std::ofstream(path) << kMinimal << "leaseMs: 1\n";
   EXPECT_THAT(LoadNodeConfig(path).status().message(), HasSubstr(absl::StrCat(path, ":4:10: leaseMs")));
   std::filesystem::remove_all(folder);
+}
+
+TEST(NodeConfigTest, TheNameOfTheNodeMayComeFromTheEnvironment) {
+  const std::string path = ::testing::TempDir() + "node_of_environment.yaml";
+  std::ofstream(path) << kMinimal << "kubernetes: {issuer: a, jwksFile: b}\n";
+  ::unsetenv("KVARTAL_NODE");
+  EXPECT_THAT(std::string(LoadNodeConfig(path).status().message()), HasSubstr("$KVARTAL_NODE is not set"));
+  ::setenv("KVARTAL_NODE", "gpu-7", 1);
+  const auto config = LoadNodeConfig(path);
+  ::unsetenv("KVARTAL_NODE");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->kubernetes->node_name, "gpu-7");
 }
 
 TEST(NodeConfigTest, TheShippedExampleIsWhatTheDemoNeeds) {
