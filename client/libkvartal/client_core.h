@@ -22,7 +22,8 @@ namespace kvartal::client {
 
 class ClientCore {
  public:
-  ClientCore(std::string socket_path, std::string client_name, std::string join_group);
+  // `token_path`: of a ServiceAccount token; "": none.
+  ClientCore(std::string socket_path, std::string token_path, std::string client_name, std::string join_group);
   ~ClientCore();
   ClientCore(const ClientCore&) = delete;
   ClientCore& operator=(const ClientCore&) = delete;
@@ -100,7 +101,7 @@ class ClientCore {
   bool IsOfThisSession(const kv_slot& slot) const;
 
   const ProcessMark mark_ = ProcessMark::Here();
-  const std::string socket_path_, client_name_, join_group_;
+  const std::string socket_path_, token_path_, client_name_, join_group_;
   std::string last_error_, last_refusal_, tenant_, group_, daemon_epoch_;
 
   std::unique_ptr<SessionKeeper> keeper_;

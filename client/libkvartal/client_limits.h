@@ -29,7 +29,10 @@ inline constexpr size_t kEmptiedArenasMax = 64;  // address ranges kept so that 
 inline constexpr uint64_t kArenaBytesMax = uint64_t{1} << 46;
 inline constexpr size_t kDurableBacklogMax = 1u << 20;  // reservations kept for the callback; beyond it only counted
 inline constexpr size_t kClientNameBytesMax = 128;
-inline constexpr size_t kSpareLeasesMax = 256;  // lease objects kept for reuse
+inline constexpr int64_t kTokenLookMsMin = 100;     // between looks at the token's file when little time is left,
+inline constexpr int64_t kTokenLookMsMax = 60'000;  // and when much is: kubelet writes a newer one when a fifth is left
+inline constexpr int64_t kTokenLookParts = 8;       // looks that fit into what is left
+inline constexpr size_t kSpareLeasesMax = 256;      // lease objects kept for reuse
 
 static_assert(kAbandonedLookupsMax >= kSilentCallsMax);
 

@@ -59,10 +59,13 @@ typedef struct kv_options {
   const char* client_name;   /* for the daemon's log, at most 128 bytes; NULL: the program's name */
   const uint8_t* join_group; /* KV_GROUP_BYTES of another session's kv_group; NULL: a new engine group */
   uint32_t deadline_ms;      /* of the attach itself; 0: 1000 */
+  const char* token_path;    /* file of the pod's ServiceAccount token, read at every attach and renewed from before it
+                                expires; NULL: $KVARTAL_TOKEN_FILE, else none */
 } kv_options;
 
 /* `options` may be NULL. Gives a client also when no daemon answers (KV_UNAVAILABLE: every call is a miss until one
- * appears); then *client is NULL only when this process has no memory or thread left. KV_DENIED, KV_INVALID_ARGUMENT,
+ * appears); then *client is NULL only when this process has no memory or thread left. So it is when
+ * the token's file cannot be read yet. KV_DENIED, KV_INVALID_ARGUMENT,
  * KV_UNSUPPORTED and KV_NOT_FOUND (no such group to join) give none: kv_last_error(NULL) tells this thread why. */
 KV_API kv_status kv_attach(const kv_options* options, kv_client** client);
 /* Ends the session: leases end, unfinished blocks are aborted, memory is unmapped. NULL is allowed. */

@@ -83,7 +83,7 @@ class Client {
 
   // `socket_path` "": the default. `join`: the group of another session, nullptr for a new one.
   kv_status Attach(const std::string& socket_path, const std::string& name = "", const Group* join = nullptr,
-                   uint32_t deadline_ms = 0) {
+                   uint32_t deadline_ms = 0, const std::string& token_path = "") {
     Detach();
     kv_options options{};
     options.struct_size = sizeof(options);
@@ -91,6 +91,7 @@ class Client {
     options.client_name = name.empty() ? nullptr : name.c_str();
     options.join_group = join == nullptr ? nullptr : join->data();
     options.deadline_ms = deadline_ms;
+    options.token_path = token_path.empty() ? nullptr : token_path.c_str();
     return kv_attach(&options, &client_);
   }
   void Detach() { kv_detach(std::exchange(client_, nullptr)); }

@@ -6,8 +6,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/libkvartal/token_file.h"
+
 namespace kvartal::client {
 namespace {
+
+constexpr int64_t kNsPerMs = 1'000'000;
 
 // Keeps the count of reads odd while it lives.
 class ReadingMark {
@@ -241,6 +245,7 @@ Session::Heard Session::ReceiveOne(char* buffer, wire::ServerFrame* frame, uint6
 Session::Heard Session::Handle(const wire::ServerFrame& frame, ReceivedFds* fds, uint64_t awaited) {
   if (frame.request_id() == 0) return HandleUnasked(frame, fds);
   if (frame.request_id() == awaited) return Heard::kAnswer;
+  if (frame.request_id() == identity_request_.load()) TakeRenewal(frame);
   HandBack(frame);
   return Heard::kOther;
 }
@@ -338,6 +343,41 @@ void Session::RenewLeases() {
   }
   keeper_request_.set_request_id(NextId());
   SendAside(keeper_request_);
+}
+
+void Session::KeepIdentity(const std::string& token_path, uint64_t identity_ms) {
+  if (identity_ms == 0) return;
+  token_path_ = token_path;
+  token_ = request_.attach().token();
+  identity_until_ns_.store(Deadline::NowNs() + static_cast<int64_t>(identity_ms) * kNsPerMs);
+}
+
+void Session::RenewIdentity() {
+  std::string token, error;
+  // A file that is being replaced is there at the next look.
+  if (token_path_.empty() || !ReadTokenFile(token_path_, &token, &error)) return;
+  // What was sent and not taken is sent again: its key may be newer than the daemon's.
+  if (token == token_ && (token_request_ == 0 || token_request_ == identity_accepted_.load())) return;
+  keeper_request_.Clear();
+  keeper_request_.mutable_renew()->set_token(token);
+  token_request_ = NextId();
+  keeper_request_.set_request_id(token_request_);
+  token_ = std::move(token);
+  identity_request_.store(token_request_);
+  SendAside(keeper_request_);
+}
+
+void Session::TakeRenewal(const wire::ServerFrame& answer) {
+  if (!answer.has_renewed()) return;
+  identity_accepted_.store(answer.request_id());
+  identity_until_ns_.store(Deadline::NowNs() + static_cast<int64_t>(answer.renewed().identity_ms()) * kNsPerMs);
+}
+
+int64_t Session::NextIdentityLookNs() const {
+  const int64_t until_ns = identity_until_ns_.load();
+  if (until_ns == 0) return INT64_MAX / 2;
+  return std::clamp((until_ns - Deadline::NowNs()) / kTokenLookParts, kTokenLookMsMin * kNsPerMs,
+                    kTokenLookMsMax * kNsPerMs);
 }
 
 bool Session::Tick() {

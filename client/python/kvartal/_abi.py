@@ -17,7 +17,7 @@ class Options(ctypes.Structure):
     """kv_options"""
 
     _fields_ = [('struct_size', c_size_t), ('socket_path', c_char_p), ('client_name', c_char_p),
-                ('join_group', c_char_p), ('deadline_ms', c_uint32)]
+                ('join_group', c_char_p), ('deadline_ms', c_uint32), ('token_path', c_char_p)]
 
 
 class Layout(ctypes.Structure):

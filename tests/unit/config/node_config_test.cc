@@ -158,7 +158,7 @@ TEST(NodeConfigTest, TokensTakeAnIssuerWithItsKeysAndTheNameOfTheNode) {
   EXPECT_TRUE(config->kubernetes->host_pids);
   EXPECT_THAT(ErrorOf(kMinimal + "kubernetes: {nodeName: gpu-1}\n"), HasSubstr("kubernetes.issuer"));
   EXPECT_THAT(ErrorOf(kMinimal + "kubernetes: {issuer: 'https://a'}\n"), HasSubstr("kubernetes.jwksFile"));
-  EXPECT_THAT(ErrorOf(kMinimal + "kubernetes: {issuer: a, jwksFile: b, node: c}\n"), HasSubstr("kubernetes.node"));
+  EXPECT_THAT(ErrorOf(kMinimal + "kubernetes: {issuer: a, jwksFile: b, node: c}\n"), HasSubstr("unknown key 'node'"));
 }
 
 TEST(NodeConfigTest, DramHasAFloorAndACeiling) {
