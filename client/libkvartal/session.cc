@@ -13,6 +13,12 @@ namespace {
 
 constexpr int64_t kNsPerMs = 1'000'000;
 
+// Whatever the daemon says, it is a time.
+int64_t IdentityNs(uint64_t identity_ms) {
+  constexpr uint64_t kMsMax = uint64_t{kSecondsMax} * 1000;
+  return static_cast<int64_t>(std::min(identity_ms, kMsMax)) * kNsPerMs;
+}
+
 // Keeps the count of reads odd while it lives.
 class ReadingMark {
  public:
@@ -349,7 +355,7 @@ void Session::KeepIdentity(const std::string& token_path, uint64_t identity_ms) 
   if (identity_ms == 0) return;
   token_path_ = token_path;
   token_ = request_.attach().token();
-  identity_until_ns_.store(Deadline::NowNs() + static_cast<int64_t>(identity_ms) * kNsPerMs);
+  identity_until_ns_.store(Deadline::NowNs() + IdentityNs(identity_ms));
 }
 
 void Session::RenewIdentity() {
@@ -370,7 +376,7 @@ void Session::RenewIdentity() {
 void Session::TakeRenewal(const wire::ServerFrame& answer) {
   if (!answer.has_renewed()) return;
   identity_accepted_.store(answer.request_id());
-  identity_until_ns_.store(Deadline::NowNs() + static_cast<int64_t>(answer.renewed().identity_ms()) * kNsPerMs);
+  identity_until_ns_.store(Deadline::NowNs() + IdentityNs(answer.renewed().identity_ms()));
 }
 
 int64_t Session::NextIdentityLookNs() const {

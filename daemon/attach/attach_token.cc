@@ -6,6 +6,7 @@
 #include "daemon/attach/attach_server.h"
 #include "daemon/attach/pod_cgroup.h"
 #include "daemon/base/check.h"
+#include "daemon/base/limits.h"
 
 namespace kvartal::attach {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 using Code = v1::Error;
 
 constexpr int64_t kNsPerMs = 1'000'000;
+constexpr int64_t kMsPerSecond = 1000;
 
 }  // namespace
 
@@ -38,7 +40,7 @@ TokenJudgement AttachServer::JudgeToken(const Session& session, std::string_view
 
 int64_t AttachServer::ExpiryOf(const token::PodClaims& pod) const {
   // On the clock that nobody sets: a wall clock put back makes no token live longer.
-  const int64_t left_ms = std::max<int64_t>(0, pod.expires_wall_ms - clock_->WallMs());
+  const int64_t left_ms = std::clamp<int64_t>(pod.expires_wall_ms - clock_->WallMs(), 0, kSecondsMax * kMsPerSecond);
   return clock_->MonotonicNs() + left_ms * kNsPerMs;
 }
 

@@ -251,6 +251,18 @@ TEST_F(AttachTokenTest, ARenewalThatIsRefusedTakesNothingAway) {
   EXPECT_EQ(Cuts(CutReason::kExpired), 0u);
 }
 
+TEST_F(AttachTokenTest, ATokenThatHardlyEverEndsIsNoOverflow) {
+  StartWithKeys();
+  RawClient client(Path("shared"));
+  nlohmann::json claims = issuer_->Claims("team", "red", "chat-0", kTokenSecondsMax * 1000);
+  claims.erase("nbf");
+  const ServerFrame answer = AttachBy(client, issuer_->Sign(claims, "key-1"));
+  ASSERT_TRUE(answer.has_attached()) << answer.error().message();
+  EXPECT_EQ(answer.attached().identity_ms(), uint64_t{kSecondsMax} * 1000);
+  AdvanceMs(1000);
+  EXPECT_EQ(Cuts(CutReason::kExpired), 0u);
+}
+
 TEST_F(AttachTokenTest, AClockThatIsSetBackLetsNoTokenLiveLonger) {
   StartWithKeys();
   RawClient client(Path("shared"));
