@@ -54,8 +54,8 @@ std::string ToDer(std::string_view signature) {
   if (parts == nullptr || r == nullptr || s == nullptr) return "";
   if (ECDSA_SIG_set0(parts.get(), r.get(), s.get()) != 1) return "";
   // They are the signature's from here on.
-  (void)r.release();
-  (void)s.release();
+  (void)r.release();  // NOLINT(bugprone-unused-return-value)
+  (void)s.release();  // NOLINT(bugprone-unused-return-value)
   std::string der(static_cast<size_t>(std::max(0, i2d_ECDSA_SIG(parts.get(), nullptr))), '\0');
   auto* out = reinterpret_cast<unsigned char*>(der.data());
   return i2d_ECDSA_SIG(parts.get(), &out) > 0 ? der : "";
