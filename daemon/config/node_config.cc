@@ -39,6 +39,7 @@ class ConfigReader {
   void ReadSockets();
   void ReadDoor(FieldReader& door);
   void ReadDisk(FieldReader& disk);
+  void ReadPolicySource();
   void ReadRest();
   void ReadMetricsAddress();
 
@@ -58,8 +59,7 @@ NodeConfig ConfigReader::Read() {
     config_.dram_bytes = SizeAt(dram, "size", kDramBytesMin, kDramBytesMax);
   });
   root_.Objects("nvme", kDisksMax, [&](FieldReader& disk) { ReadDisk(disk); });
-  root_.Require("policyDir", "a folder of TenantKVPolicy and KVNodePool manifests");
-  config_.policy_dir = PathAt(root_, "policyDir");
+  ReadPolicySource();
   ReadRest();
   return std::move(config_);
 }
@@ -138,6 +138,30 @@ void ConfigReader::ReadDisk(FieldReader& disk) {
   read.io = disk.OneOf("io", kIoNames).value_or(read.io);
   read.io_threads = static_cast<int>(disk.Integer("ioThreads", 1, kDiskThreadsMax).value_or(read.io_threads));
   config_.nvme.push_back(std::move(read));
+}
+
+void ConfigReader::ReadPolicySource() {
+  if (!root_.Has("policyStream")) {
+    root_.Require("policyDir", "a folder of TenantKVPolicy and KVNodePool manifests; or policyStream, in a cluster");
+    config_.policy_dir = PathAt(root_, "policyDir");
+    return;
+  }
+  if (root_.Has("policyDir")) {
+    root_.Ignore({"policyDir"});
+    root_.Fail("policyDir", "is given beside policyStream; policy has one source: remove one of them");
+  }
+  root_.Object("policyStream", [&](FieldReader& stream) {
+    PolicyStreamConfig read;
+    stream.Require("operator", "host:port of the operator's service");
+    read.address = stream.Text("operator", crds::kShortText).value_or("");
+    stream.Require("keepIn", "the folder that keeps the last good policy over restarts");
+    read.keep_in = PathAt(stream, "keepIn");
+    read.ca_file = PathAt(stream, "caFile");
+    read.token_file = PathAt(stream, "tokenFile");
+    if (!read.token_file.empty() && read.ca_file.empty())
+      stream.Fail("tokenFile", "would be sent to whoever answers; give caFile, too");
+    config_.policy_stream = std::move(read);
+  });
 }
 
 void ConfigReader::ReadRest() {

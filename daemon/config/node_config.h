@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,14 @@ struct NvmeConfig {
   int io_threads = 8;  // transfers the disk works on at once; with "pool" each has a thread
 };
 
+// Policy by the operator's stream.
+struct PolicyStreamConfig {
+  std::string address;     // of the operator, "host:port"
+  std::string keep_in;     // folder for the last good set, read at a start without an operator
+  std::string ca_file;     // PEM of who signs the operator's certificate; "" = no TLS
+  std::string token_file;  // the token that says which node this is; "" = none
+};
+
 struct NodeConfig {
   std::string run_dir;        // sockets: <run_dir>/kvartal.sock (attach, uid attestor), <run_dir>/admin.sock (0600)
   std::string attach_socket;  // default <run_dir>/kvartal.sock; "" with `doors` only: no shared door
@@ -41,7 +50,9 @@ struct NodeConfig {
   uint64_t dram_bytes = 0;
   std::vector<NvmeConfig> nvme;  // none or one for now
   std::string eviction = "lru";
-  std::string policy_dir;       // folder of TenantKVPolicy / KVNodePool manifests
+  std::string policy_dir;  // folder of TenantKVPolicy / KVNodePool manifests, or
+  std::optional<PolicyStreamConfig> policy_stream;
+  std::string node_name;        // in the cluster; from the command line, not from the file
   std::string metrics_address;  // "127.0.0.1:9400", "" = off
   std::string audit_log;        // file of the audit log, "" = off
   std::string log_level = "info";

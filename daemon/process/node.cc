@@ -51,6 +51,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(config::NodeConfig config) {
   KV_RETURN_IF_ERROR(node->OpenDoors());
   node->StartMetrics();
   node->Tick();
+  if (node->config_.policy_stream) node->TellUse();
   return node;
 }
 
@@ -184,6 +185,11 @@ void Node::UpdateMetrics() {
   loop_->RunAfterMs(kMetricsPeriodMs, [this] { UpdateMetrics(); });
 }
 
+void Node::TellUse() {
+  policy_->TellUse(UseOf(*engine_));
+  loop_->RunAfterMs(kMetricsPeriodMs, [this] { TellUse(); });
+}
+
 void Node::OnSignal(int signal) {
   if (signal == SIGHUP) {
     audit_->Reopen();
@@ -269,7 +275,12 @@ void Node::ReloadPolicy(Done<control::PolicyReload> done) {
 }
 
 void Node::OnPolicyRead(const absl::Status& status) {
-  if (!status.ok()) return audit_->Refused(*policy_->table(), status);
+  if (!status.ok()) {
+    audit_->Refused(*policy_->table(), status);
+    if (!policy_->wants_restart() || stopping_) return;
+    Log(LogLevel::kInfo, "node", "ends to be started again with the capacity that its KVNodePool states");
+    return BeginShutdown();
+  }
   engine_->ApplyPolicy(policy_->table());
   audit_->InForce(*policy_->table());
   attach_->OnPolicyChanged();

@@ -49,6 +49,7 @@ class Node : private control::AdminBackend {
   void Tick();
   void CatchUpLater();
   void UpdateMetrics();
+  void TellUse();
   void OnSignal(int signal);
   void BeginShutdown();
   void WhenDrained(absl::AnyInvocable<void()> then);

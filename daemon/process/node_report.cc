@@ -70,6 +70,7 @@ control::NodeView ViewOf(const NodeParts& parts) {
   view.rss_bytes = OwnResidentBytes();
   view.policy_age_ms = parts.policy->age_ms();
   view.policy_error = parts.policy->last_error();
+  if (view.policy_error.empty()) view.policy_error = parts.policy->feed_note();
   view.policy_tenants = static_cast<uint32_t>(parts.policy->table()->tenants().size());
   view.policy_reload_failures = parts.policy->reload_failures();
   view.wall_ms = parts.clock->WallMs();
@@ -111,6 +112,20 @@ control::NodeView ViewOf(const NodeParts& parts) {
   view.audit_log = parts.config->audit_log;
   view.audit_lost = parts.audit->lost();
   return view;
+}
+
+std::vector<control::TenantUse> UseOf(const engine::CacheEngine& engine) {
+  std::vector<control::TenantUse> use;
+  for (const engine::TenantStats& tenant : engine.stats().tenants) {
+    if (tenant.removed) continue;
+    control::TenantUse& one = use.emplace_back();
+    one.tenant = tenant.name;
+    for (size_t i = 0; i < kTierCount; ++i) {
+      one.bytes[i] = tenant.tiers[i].charged_bytes;
+      one.above_limit |= tenant.tiers[i].charged_bytes > tenant.tiers[i].limit_bytes;
+    }
+  }
+  return use;
 }
 
 telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {

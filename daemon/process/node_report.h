@@ -34,6 +34,8 @@ struct NodeParts {
 
 control::NodeView ViewOf(const NodeParts& parts);
 telemetry::NodeMetrics MetricsOf(const NodeParts& parts);
+// What each tenant of the policy holds, by name.
+std::vector<control::TenantUse> UseOf(const engine::CacheEngine& engine);
 
 // Resident memory of this process without shared memory, so without the arenas. 0 when the kernel does not tell.
 uint64_t OwnResidentBytes();

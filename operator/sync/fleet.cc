@@ -25,6 +25,14 @@ void Fleet::SetTargets(const std::map<std::string, SharedNode>& targets) {
   }
 }
 
+void Fleet::SetKeys(const std::string& issuer, const std::string& keys) {
+  auto message = std::make_shared<v1::OperatorMessage>();
+  message->mutable_identities()->mutable_jwks()->set_issuer(issuer);
+  message->mutable_identities()->mutable_jwks()->set_keys(keys);
+  keys_ = std::move(message);
+  for (const auto& [stream, node] : streams_) sink_.send(stream, keys_);
+}
+
 void Fleet::OnMessage(StreamId stream, const std::string& attested, const v1::NodeMessage& message) {
   const auto known = streams_.find(stream);
   if (message.has_hello() != (known == streams_.end())) return sink_.close(stream, "a stream begins with one Hello");
@@ -55,6 +63,13 @@ void Fleet::OnHello(StreamId stream, const std::string& attested, const v1::Hell
   streams_[stream] = &node;
   Log(LogLevel::kInfo, "sync", "node ", node.name, " (", hello.program(), ") holds version ",
       hello.version().empty() ? "none" : hello.version());
+  static const SharedMessage welcome = [] {
+    auto message = std::make_shared<v1::OperatorMessage>();
+    message->mutable_welcome()->set_program("kvartal-operator");
+    return message;
+  }();
+  sink_.send(stream, welcome);
+  if (keys_) sink_.send(stream, keys_);
   if (node.target) {
     for (const auto& [key, object] : node.target->set.objects()) sink_.on_progress(key);
   }

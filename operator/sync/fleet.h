@@ -47,6 +47,8 @@ class Fleet {
 
   // What every node is to enforce. A node that is not named keeps what it has.
   void SetTargets(const std::map<std::string, SharedNode>& targets);
+  // What tokens of this cluster are signed with: told to every node, now and when it comes.
+  void SetKeys(const std::string& issuer, const std::string& keys);
   // `attested`: the node that the stream was proven to be; "": nothing was asked.
   void OnMessage(StreamId stream, const std::string& attested, const v1::NodeMessage& message);
   void OnEnd(StreamId stream);
@@ -83,6 +85,7 @@ class Fleet {
   std::map<StreamId, Node*> streams_;
   std::map<std::string, std::vector<const Node*>> of_pool_;
   std::deque<std::string> waiting_;
+  SharedMessage keys_;
   std::map<std::pair<std::string, std::string>, SharedMessage> deltas_;  // by base and version
   kube::TokenBucket stream_turns_{kStreamsPerSecond, kStreamsBurst};
   kube::TokenBucket set_turns_{kWholeSetsPerSecond, kWholeSetsBurst};

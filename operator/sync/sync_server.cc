@@ -17,7 +17,7 @@
 namespace kvartal::sync {
 namespace {
 
-constexpr unsigned kCertificateSeconds = 10;  // how soon an exchanged certificate is used
+constexpr unsigned kCertificateSeconds = 5;  // how soon an exchanged certificate is used
 
 // Where streams and the loop meet. Outlived by nothing: streams hold it.
 // Thread-safe.

@@ -35,6 +35,8 @@ MAY_INCLUDE = {
     'kernels/': {'base'},
     'operator/kube': {'crds/', 'base'},
     'operator/reconcile': {'operator/kube', 'crds/', 'base'},
+    'operator/sync': {'operator/reconcile', 'operator/kube', 'crds/', 'base'},
+    'operator/process': ANYTHING,
     'client/': {'block', 'base'},
     'tools/': ANYTHING,
     'tests/': ANYTHING,
@@ -52,12 +54,13 @@ LIBRARY_HOMES = {
     'rocksdb/': ('daemon/tier/', 'tests/'),
     'prometheus/': ('daemon/telemetry/', 'tests/'),
     'yaml-cpp/': ('crds/', 'daemon/config/', 'tools/', 'tests/'),
-    'CLI/': ('daemon/process/', 'tools/'),
+    'CLI/': ('daemon/process/', 'operator/process/', 'tools/'),
     'cpprest/': ('operator/kube/',),
     'pplx/': ('operator/kube/',),
     'absl/synchronization/': (),
 }
-LIMITS = ('daemon/base/limits.h', 'operator/kube/limits.h')  # of the daemon, of the operator
+LIMITS = ('daemon/base/limits.h', 'daemon/control/stream_limits.h', 'operator/kube/limits.h', 'operator/sync/limits.h',
+          'operator/process/limits.h')
 BANNED_NAME = re.compile(r'\b\w*?(?<![A-Z])(Manager|Helper|Utils?|Impl)(?![a-z])\w*')
 BANNED_FILE = re.compile(r'(^|[_-])(manager|helpers?|utils?|impl)(?=[_.-]|$)')
 BANNED_TEXT = re.compile(r'\b(TODO|FIXME|XXX|HACK)\b')

@@ -206,5 +206,20 @@ TEST(NodeConfigTest, TheShippedExampleIsWhatTheDemoNeeds) {
   EXPECT_EQ(config->metrics_address, "127.0.0.1:9464");
 }
 
+TEST(NodeConfigTest, PolicyHasOneSourceAFolderOrAStream) {
+  const std::string rest = "runDir: r\ndram: {size: 1Gi}\n";
+  const auto stream = ParseNodeConfig(
+      rest + "policyStream: {operator: op:9443, keepIn: kept, caFile: ca.crt, tokenFile: /t}\n", "n.yaml", "/etc/kv");
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  EXPECT_EQ(stream->policy_stream->address, "op:9443");
+  EXPECT_EQ(stream->policy_stream->keep_in, "/etc/kv/kept");
+  EXPECT_EQ(stream->policy_stream->ca_file, "/etc/kv/ca.crt");
+  EXPECT_EQ(stream->policy_stream->token_file, "/t");
+  EXPECT_FALSE(ParseNodeConfig(rest + "policyDir: p\n", "n.yaml", "/etc/kv")->policy_stream.has_value());
+  EXPECT_THAT(ErrorOf(rest + "policyDir: p\npolicyStream: {operator: o, keepIn: k}\n"), HasSubstr("one source"));
+  EXPECT_THAT(ErrorOf(rest + "policyStream: {operator: o}\n"), HasSubstr("policyStream.keepIn: is required"));
+  EXPECT_THAT(ErrorOf(rest + "policyStream: {operator: o, keepIn: k, tokenFile: t}\n"), HasSubstr("give caFile"));
+}
+
 }  // namespace
 }  // namespace kvartal::config
