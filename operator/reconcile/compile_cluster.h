@@ -28,8 +28,10 @@ struct EffectiveQuota {
   std::string pool_ref;
   struct Tier {
     uint64_t guarantee_bytes = 0, limit_bytes = 0;
+    friend bool operator==(const Tier&, const Tier&) = default;
   };
   Tier hbm, dram, nvme;
+  friend bool operator==(const EffectiveQuota&, const EffectiveQuota&) = default;
 };
 
 struct PolicyVerdict {
@@ -37,6 +39,7 @@ struct PolicyVerdict {
   std::optional<crds::TenantPolicy> in_force;  // what is wanted if it is accepted, else what was accepted before
   size_t nodes_matched = 0;                    // nodes of the pools that are claimed by what is in force
   std::vector<EffectiveQuota> effective;       // of what is in force, in the pools that exist
+  friend bool operator==(const PolicyVerdict&, const PolicyVerdict&) = default;
 };
 
 struct CompiledNode {

@@ -21,8 +21,8 @@ bool IsBeingDeleted(const nlohmann::json& object);
 inline constexpr const char* kPausedAnnotation = "kvartal.dev/paused";
 bool IsPaused(const nlohmann::json& object);
 
-// All of a cluster but the policies that are being deleted. `accepted`: what of each policy was accepted last. Pools that cannot be read are left out and named
-// in `unreadable`.
+// All of a cluster but the policies that are being deleted. `accepted`: what of each policy was accepted last. Pools
+// that cannot be read are left out and named in `unreadable`.
 struct ClusterStores {
   const kube::ObjectStore* policies;
   const kube::ObjectStore* pools;

@@ -70,8 +70,8 @@ Condition ProgrammedOf(const PolicyVerdict& verdict, const PolicyProgress& progr
     condition.message = "no node is in a KVNodePool that this policy names";
   } else if (!progress.rejected.empty()) {
     condition.reason = "Rejected";
-    condition.message = absl::StrCat("refused by ", progress.rejected.size(), " of ", verdict.nodes_matched,
-                                     " nodes; ", progress.rejected[0].node, ": ", progress.rejected[0].reason);
+    condition.message = absl::StrCat("refused by ", progress.rejected.size(), " of ", verdict.nodes_matched, " nodes; ",
+                                     progress.rejected[0].node, ": ", progress.rejected[0].reason);
   } else if (progress.applied < verdict.nodes_matched) {
     condition.reason = "Pending";
     condition.message = absl::StrCat(progress.applied, " of ", verdict.nodes_matched,
@@ -202,10 +202,11 @@ std::optional<json> StatusToApply(const json& object, const PolicyVerdict& verdi
                                   int64_t wall_ms) {
   json status = StatusOf(object, verdict, progress, wall_ms);
   json compared = status;
-  for (const char* apart : {"conditions", "usage"}) compared.erase(apart);
+  for (const char* apart : {"conditions", "usage", "inForce"}) compared.erase(apart);
   const json* known = FieldAt(object, {"status"});
-  const bool nothing_left = status.contains("inForce") || FieldAt(object, {"status", "inForce"}) == nullptr;
-  if (nothing_left && SaysAlready(known, compared) && ConditionsSayAlready(object, status["conditions"]))
+  const json* in_force = FieldAt(object, {"status", "inForce"});
+  const bool same_in_force = (in_force == nullptr ? json() : *in_force) == status.value("inForce", json());
+  if (same_in_force && SaysAlready(known, compared) && ConditionsSayAlready(object, status["conditions"]))
     return std::nullopt;
   return ObjectWith(object, std::move(status));
 }
