@@ -142,6 +142,13 @@ struct FootprintOptions {
 };
 absl::StatusOr<Report> RunFootprint(const Common& common, const FootprintOptions& options);
 
+// One operator on a real API server, and simulated nodes: from an edit to the answer of every node.
+struct FleetOptions {
+  uint32_t nodes = 5000, policies = 10000, pools = 25, edits = 50;
+  bool outage = false;  // the operator is killed and comes back
+};
+absl::StatusOr<Report> RunFleet(const FleetOptions& options);
+
 // Three tenants, three processes, three uids, one real trace. Prints a table and what it shows.
 struct DemoOptions {
   std::string trace = "conversation";

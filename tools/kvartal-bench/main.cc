@@ -45,6 +45,7 @@ class CommandLine {
     AddQuota();
     AddDeaths();
     AddTime();
+    AddFleet();
     AddDemo();
     AddInner();
   }
@@ -210,6 +211,18 @@ class CommandLine {
     ttl->add_flag("--inject", ttl_.inject, "longer TTLs than told: served_after_expiry must not be 0");
   }
 
+  void AddFleet() {
+    CLI::App* const fleet = Subcommand("fleet", "one operator on a real API server, and thousands of simulated nodes",
+                                       [this] { return RunFleet(fleet_); });
+    fleet->add_option("--nodes", fleet_.nodes)->check(CLI::Range(1, 20000))->capture_default_str();
+    fleet->add_option("--policies", fleet_.policies)->check(CLI::Range(1, 20000))->capture_default_str();
+    fleet->add_option("--pools", fleet_.pools, "each has a part of both")
+        ->check(CLI::Range(1, 1000))
+        ->capture_default_str();
+    fleet->add_option("--edits", fleet_.edits)->check(CLI::Range(1, 1000))->capture_default_str();
+    fleet->add_flag("--outage", fleet_.outage, "kill the operator, and look at how nodes come back");
+  }
+
   void AddDemo() {
     CLI::App* const demo = Subcommand("demo", "three tenants, three processes, three uids, one real trace",
                                       [this] { return RunDemo(common_, demo_); });
@@ -263,6 +276,7 @@ class CommandLine {
   RestartOptions restart_;
   TtlOptions ttl_;
   FootprintOptions footprint_;
+  FleetOptions fleet_;
   DemoOptions demo_;
   ReclaimVictimOptions victim_;
   DemoClientOptions demo_client_;
