@@ -39,7 +39,7 @@ TEST_F(OperatorFaultsTest, TheOtherReplicaTakesOverAndNodesFindIt) {
   Apply("a", "limit: 16Mi", "vllm");
   ASSERT_TRUE(Becomes("a", "Ready", "True/Ready")) << Get("a").dump(1) << operators_[1]->log();
   for (const auto& daemon : daemons_) EXPECT_EQ(LimitOn(*daemon, "a"), 16 * kMiBytes);
-  EXPECT_EQ(operators_[1]->Metric("kvartal_operator_nodes_connected"), kNodeCount);
+  EXPECT_TRUE(session_->Wait([&] { return operators_[1]->Metric("kvartal_operator_nodes_connected") == kNodeCount; }));
 }
 
 TEST_F(OperatorFaultsTest, WithoutAnApiServerNodesEnforceAndAfterItsReturnEditsGoOn) {
