@@ -20,7 +20,7 @@ class Server;
 namespace kvartal::sync {
 
 struct SyncServerOptions {
-  std::string address;             // "0.0.0.0:9443"
+  std::string address;              // "0.0.0.0:9443"
   std::string cert_file, key_file;  // PEM, read again when they change; "": no TLS
   int stream_age_ms = kStreamAgeMs;
 };
