@@ -86,7 +86,7 @@ struct Plan {
 
   bool disk_lies() const {
     return disk_faults.io_error + disk_faults.short_transfer + disk_faults.torn_write + disk_faults.bit_flip +
-               disk_faults.never_completes >
+               disk_faults.never_completes + disk_faults.no_space >
            0;
   }
 };

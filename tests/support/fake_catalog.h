@@ -10,6 +10,7 @@
 
 #include "daemon/base/event_loop.h"
 #include "daemon/tier/nvme_catalog.h"
+#include "tests/support/crash_journal.h"
 
 namespace kvartal::testing {
 
@@ -19,7 +20,8 @@ struct CatalogDisk {
   std::map<tier::OwnerUidHash, int64_t> tombstones;
   std::map<uint64_t, tier::ErasureRecord> erasures;  // by id
   int64_t kept_time_ms = 0;
-  bool exists = false;  // false: the next catalog says was_empty()
+  bool exists = false;              // false: the next catalog says was_empty()
+  CrashJournal* journal = nullptr;  // hears of every change and sync; outlives the disk
 };
 
 class FakeCatalog : public tier::NvmeCatalog {

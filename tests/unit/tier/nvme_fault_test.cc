@@ -166,8 +166,9 @@ TEST_F(NvmeFaultTest, RandomFaultsNeverYieldWrongBytes) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
-    file_->SetFaultRates({.io_error = 3, .short_transfer = 3, .torn_write = 3, .bit_flip = 3, .never_completes = 0},
-                         seed);
+    file_->SetFaultRates(
+        {.io_error = 300, .short_transfer = 300, .torn_write = 300, .bit_flip = 300, .no_space = 200, .delayed = 500},
+        seed);
     file_->SetReorder(true, seed);
     std::map<SlotId, uint64_t> held;
     uint64_t next = seed * 100000;
