@@ -53,6 +53,7 @@ inline constexpr uint64_t kNvmeDataStartBytes =
 inline constexpr uint64_t kNvmeForeignProbeBytes =
     128 * kKiB;                                  // must be zeros before a file is taken for a new one: covers btrfs
 inline constexpr uint32_t kDeviceErrorsMax = 5;  // so many within the window: the device takes no new blocks
+inline constexpr uint32_t kDeviceErrorsOfflineMax = 20;  // so many: it is not even read from, blocks there wait
 inline constexpr int64_t kDeviceErrorWindowMs = 60'000;  // and so long without an error it is trusted again,
 inline constexpr uint32_t kDeviceHealSuccesses = 256;    // or after so many transfers in a row without one
 inline constexpr size_t kQuarantinedSlotsMax =

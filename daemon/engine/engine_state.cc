@@ -257,6 +257,8 @@ EntryId EngineState::FindBlock(const tier::BlockIdentity& identity) const {
   return it == namespace_by_digest.end() ? EntryId::None() : index.Find(it->second, identity.key);
 }
 
+bool EngineState::NvmeReadable() const { return devices.nvme->device_state() != tier::DeviceState::kOffline; }
+
 bool EngineState::NvmeUsable(const TenantState& tenant) const {
   return devices.nvme != nullptr && !recovering && tenant.rules.tier(TierKind::kNvme).limit_bytes > 0 &&
          devices.nvme->stats().healthy;
@@ -299,6 +301,7 @@ bool EngineState::FindTier(EntryId id, uint32_t now_tick, TierKind* tier) const 
   const policy::BlockAges ages = AgesOf(id, entry, now_tick);
   for (TierKind candidate : {TierKind::kDram, TierKind::kNvme}) {
     if (!entry.resident(candidate) || policy::Expired(owner.rules, ages, candidate, now_tick)) continue;
+    if (candidate == TierKind::kNvme && !NvmeReadable()) continue;  // a miss for now, and still there
     *tier = candidate;
     return true;
   }
@@ -464,7 +467,8 @@ EngineStats EngineState::Stats() const {
   if (devices.nvme != nullptr) {
     const tier::NvmeCounters& counters = devices.nvme->counters();
     out.nvme_present = true;
-    out.nvme_healthy = devices.nvme->stats().healthy;
+    out.nvme_state = devices.nvme->device_state();
+    out.nvme_quarantined_slots = counters.quarantined_slots;
     out.nvme_read_errors = counters.read_errors;
     out.nvme_write_errors = counters.write_errors;
     out.nvme_mismatches = counters.header_mismatches + counters.checksum_mismatches;

@@ -180,6 +180,8 @@ class EngineState {
   // None when the block has no entry.
   EntryId FindBlock(const tier::BlockIdentity& identity) const;
   bool NvmeUsable(const TenantState& tenant) const;
+  // What lies there can be asked for. REQUIRES: there is an NVMe tier.
+  bool NvmeReadable() const;
 
   // --- time
   uint32_t NowTick() const;

@@ -11,6 +11,7 @@
 #include "daemon/block/tier_kind.h"
 #include "daemon/policy/drop_reason.h"
 #include "daemon/policy/refusal.h"
+#include "daemon/tier/device_state.h"
 
 namespace kvartal::engine {
 
@@ -80,7 +81,8 @@ struct EngineStats {
   LatencyHistogram refusals_decided, refusals_answered;
   std::string policy_version;
   bool nvme_present = false;
-  bool nvme_healthy = false;
+  tier::DeviceState nvme_state = tier::DeviceState::kOffline;
+  uint64_t nvme_quarantined_slots = 0;
   // Somebody waits for its guarantee: nobody leases more than its own.
   std::array<bool, kTierCount> guarantee_waits{};
   bool recovering = false;

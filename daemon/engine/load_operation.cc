@@ -85,7 +85,7 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
     if (!path_.movement_.StartRead(id, room.slot, std::move(on_read))) {
       state.devices.dram->Give(tenant_.domain(), room.slot);
       if (state.reads_under_way > 0 && reading_ > 0) return Progress::kWait;
-      StopAt(Refusal::kQueueFull);
+      StopAt(state.NvmeReadable() ? Refusal::kQueueFull : Refusal::kTierSick);
       return Progress::kSubmitted;
     }
     ++reading_;

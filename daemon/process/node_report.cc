@@ -5,6 +5,7 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/base/units.h"
 
@@ -15,6 +16,17 @@ constexpr int64_t kNsPerMs = 1'000'000;
 
 uint64_t UptimeMs(const NodeParts& parts) {
   return static_cast<uint64_t>((parts.clock->MonotonicNs() - parts.started_ns) / kNsPerMs);
+}
+
+// It comes back by itself when the errors stop, or the transfers end.
+std::string UnhealthyNote(const engine::EngineStats& stats) {
+  const bool offline = stats.nvme_state == tier::DeviceState::kOffline;
+  return absl::StrCat("the device is ", tier::DeviceStateName(stats.nvme_state), " (", stats.nvme_read_errors,
+                      " read errors, ", stats.nvme_write_errors, " write errors, ", stats.nvme_quarantined_slots,
+                      " places kept out of use): ",
+                      offline ? "it hangs or failed again and again, what it holds is a miss for now"
+                              : "it takes no new blocks, reads go on",
+                      "; it is tried again when that stops: look at the log and at the disk");
 }
 
 std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const engine::EngineStats& stats) {
@@ -28,14 +40,16 @@ std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const 
   }
   control::TierView& nvme = tiers[TierIndex(TierKind::kNvme)];
   nvme.configured = !parts.config->nvme.empty();
-  nvme.healthy = nvme.configured && stats.nvme_present && stats.nvme_healthy;
+  nvme.healthy = nvme.configured && stats.nvme_present && stats.nvme_state == tier::DeviceState::kHealthy;
   nvme.note = parts.nvme->note;
-  if (nvme.configured && stats.nvme_present && !stats.nvme_healthy) {
-    nvme.note =
-        "the device reports errors or hangs: reads miss, writes are refused; look at the log and at the disk, then "
-        "restart";
+  if (nvme.configured && stats.nvme_present && !nvme.healthy) {
+    nvme.note = UnhealthyNote(stats);
   } else if (parts.nvme->file != nullptr && !parts.nvme->file->direct_io()) {
     nvme.note = "the file system takes no O_DIRECT: the page cache holds every block a second time";
+  } else if (stats.nvme_quarantined_slots > 0) {
+    nvme.note =
+        absl::StrCat(stats.nvme_quarantined_slots,
+                     " places of the device failed a write and are kept out of use: look at the disk (smartctl)");
   } else if (nvme.note.empty()) {
     nvme.note = parts.nvme->engine_note;
   }

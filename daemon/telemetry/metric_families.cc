@@ -284,6 +284,10 @@ void AddNodeFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricF
   AddSingle(kHugePages, metrics.huge_pages ? 1 : 0, out);
   AddSingle(kDirectIo, metrics.direct_io ? 1 : 0, out);
   AddSingle(kIoUring, metrics.io_uring ? 1 : 0, out);
+  if (engine.nvme_present) {
+    AddSingle(kNvmeState, static_cast<double>(engine.nvme_state), out);
+    AddSingle(kNvmeQuarantined, static_cast<double>(engine.nvme_quarantined_slots), out);
+  }
   AddSingle(kIoOverdue, static_cast<double>(metrics.io_overdue), out);
   AddSingle(kResident, static_cast<double>(metrics.rss_bytes), out);
   AddSingle(kUptime, static_cast<double>(metrics.uptime_ms) / kMsPerSecond, out);

@@ -104,6 +104,10 @@ inline constexpr MetricName kHugePages{"kvartal_huge_pages",
 inline constexpr MetricName kDirectIo{"kvartal_direct_io", "1: NVMe I/O passes the page cache by"};
 inline constexpr MetricName kIoUring{"kvartal_io_uring",
                                      "1: NVMe I/O goes through io_uring; 0: through a pool of threads"};
+inline constexpr MetricName kNvmeState{"kvartal_nvme_device_state",
+                                       "0: healthy; 1: degraded, no new blocks; 2: offline, no reads either"};
+inline constexpr MetricName kNvmeQuarantined{"kvartal_nvme_quarantined_slots",
+                                             "Places kept out of use because their last write failed"};
 inline constexpr MetricName kIoOverdue{"kvartal_nvme_overdue_transfers",
                                        "Transfers the disk has had for too long, now; while there is one it is sick"};
 inline constexpr MetricName kResident{"kvartal_resident_bytes",

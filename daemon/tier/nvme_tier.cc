@@ -63,6 +63,8 @@ class NvmeTier::State : public std::enable_shared_from_this<NvmeTier::State> {
   SegmentTable& segments() { return segments_; }
   const std::string& device_id() const { return device_id_; }
   NvmeCounters& counters();
+  DeviceState device_state() const { return file_->Overdue() > 0 ? DeviceState::kOffline : health_.state(); }
+  bool Healthy() const { return device_state() == DeviceState::kHealthy; }
   uint64_t GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const;
   TierStats Stats() const;
 
@@ -96,7 +98,6 @@ class NvmeTier::State : public std::enable_shared_from_this<NvmeTier::State> {
   void OnSegmentPage(uint32_t segment, const absl::Status& status);
   bool SubmitWaiting(uint32_t segment);
   void OnQueueRoom();
-  bool Healthy() const { return health_.healthy() && file_->Overdue() == 0; }
   void NoteResult(const absl::Status& status, uint64_t* errors);
 
   device::BlockFile* const file_;
@@ -114,7 +115,7 @@ class NvmeTier::State : public std::enable_shared_from_this<NvmeTier::State> {
   uint64_t next_generation_;
   const uint64_t capacity_bytes_;
   bool closed_ = false;
-  bool was_healthy_ = true;
+  DeviceState told_state_ = DeviceState::kHealthy;  // by the errors, as the log said last
   NvmeCounters counters_;
 };
 
@@ -227,6 +228,7 @@ void NvmeTier::State::OnWritten(const TransferPtr& transfer, const absl::Status&
 
 bool NvmeTier::State::Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload,
                            device::IoClass io_class, Done done) {
+  if (device_state() == DeviceState::kOffline) return false;
   TransferPtr transfer = NewTransfer(slot, identity, payload);
   transfer->header.generation = slots_.GenerationOf(slot);
   transfer->read_done = std::move(done);
@@ -373,11 +375,13 @@ void NvmeTier::State::NoteResult(const absl::Status& status, uint64_t* errors) {
     health_.OnError();
     if (WorthALine(++*errors)) Log(LogLevel::kWarning, "nvme", "device error: ", std::string(status.message()));
   }
-  if (health_.healthy() != was_healthy_) {
-    was_healthy_ = health_.healthy();
-    Log(was_healthy_ ? LogLevel::kInfo : LogLevel::kError, "nvme", "device ", device_id_,
-        was_healthy_ ? " takes new blocks again" : " failed too often: it takes no new blocks for now, reads go on");
-  }
+  if (health_.state() == told_state_) return;
+  told_state_ = health_.state();
+  constexpr const char* kWhat[] = {" takes new blocks again",
+                                   " failed too often: it takes no new blocks for now, reads go on",
+                                   " failed again and again: it is left alone for now, what it holds is kept"};
+  Log(told_state_ == DeviceState::kHealthy ? LogLevel::kInfo : LogLevel::kError, "nvme", "device ", device_id_,
+      kWhat[static_cast<size_t>(told_state_)]);
 }
 
 void NvmeTier::State::Scan(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, Done done) {
@@ -411,6 +415,7 @@ absl::StatusOr<std::unique_ptr<NvmeTier>> NvmeTier::Open(device::BlockFile* file
 }
 
 const std::string& NvmeTier::device_id() const { return state_->device_id(); }
+DeviceState NvmeTier::device_state() const { return state_->device_state(); }
 const NvmeCounters& NvmeTier::counters() const { return state_->counters(); }
 
 uint64_t NvmeTier::GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const {

@@ -13,6 +13,7 @@
 #include "absl/functional/any_invocable.h"
 #include "daemon/base/clock.h"
 #include "daemon/device/block_file.h"
+#include "daemon/tier/device_state.h"
 #include "daemon/tier/nvme_catalog.h"
 #include "daemon/tier/tier.h"
 
@@ -37,6 +38,8 @@ class NvmeTier : public Tier {
   ~NvmeTier() override;
   // Hex uuid from the superblock.
   const std::string& device_id() const;
+  // By its errors; a device that holds transfers for too long is offline until it lets go of them.
+  DeviceState device_state() const;
 
   TierKind kind() const override { return TierKind::kNvme; }
   uint64_t GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const override;
@@ -54,7 +57,7 @@ class NvmeTier : public Tier {
   [[nodiscard]] bool Write(SlotId slot, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
                            std::span<const std::byte> payload, WriteDone done);
   // Reads into `payload` and verifies key, digest, owner, generation and checksum. DataLoss: a mismatch (treat as a
-  // miss and drop the entry); Unavailable: the device failed. False when the disk queue is full.
+  // miss and drop the entry); Unavailable: the device failed. False when the disk queue is full, or the device offline.
   [[nodiscard]] bool Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done);
   // Writes a block's bytes, verified, to another slot of its size. DataLoss: they were not the block's.
   void Copy(SlotId from, SlotId to, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
