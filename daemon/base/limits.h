@@ -69,6 +69,8 @@ inline constexpr uint64_t kCatalogWalBytesMax = 64 * kMiB;  // what a restart re
 inline constexpr int kCatalogOpenFilesMax = 64;
 inline constexpr int kCatalogReopenSeconds = 10;    // between attempts to open a database that stopped taking writes
 inline constexpr uint32_t kCatalogSetAsideMax = 4;  // unreadable databases kept for a look: older ones are removed
+inline constexpr uint64_t kCatalogBallastBytes =
+    64 * kMiB;  // given up on a full disk, so that a database can open: its log and its manifest fit many times
 
 // --- threads
 inline constexpr size_t kMemoryQueueMax = 4096;  // populate and punch requests under way

@@ -46,7 +46,11 @@ class Recovery {
   void AdoptOwed(TenantState& past, const tier::CatalogRecord& record, Source source);
   Adopted TakeSlot(const TenantState& tenant, const tier::CatalogRecord& record);
   Adopted AdoptToErase(TenantState& past, const tier::CatalogRecord& record);
-  void LookForOwed(absl::Status loaded);
+  void OnLoaded(absl::Status loaded);
+  // What the records do not say: all of it, or the rest of a catalog that could not be read to its end.
+  void ReadHeaders();
+  void NoteUnseen();
+  void LookForOwed();
   // The entry to hang a block under whose own entry is `id` (None: it has none yet). None when there is nothing to
   // link.
   EntryId ParentFor(NamespaceId ns, EntryId id, const tier::BlockIdentity& identity);

@@ -10,7 +10,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -25,7 +27,8 @@ namespace kvartal::tier {
 
 class RocksStore {
  public:
-  // ResourceExhausted: the disk is full. FailedPrecondition: another process has the folder open. Any other trouble
+  // ResourceExhausted: the disk is full, and so it is without the ballast (a file beside the folder that takes up space
+  // for this very case). FailedPrecondition: another process has the folder open. Any other trouble
   // with what is in the folder sets it aside and makes a new one.
   static absl::StatusOr<std::unique_ptr<RocksStore>> Open(const CatalogOptions& options);
   ~RocksStore();
@@ -55,7 +58,8 @@ class RocksStore {
   // Unreadable ones are deleted on the way.
   absl::Status Load(absl::FunctionRef<bool(std::vector<CatalogRecord>)> batch);
 
-  // A failure closes the database: all else fails until this opens it again.
+  // A failure closes the database: all else fails until this opens it again. What turned out to be damaged is set
+  // aside then.
   absl::Status Reopen();
 
  private:
@@ -63,7 +67,10 @@ class RocksStore {
   // At a start the show must go on; later the trouble may pass and the records be fine.
   enum class SetAsideWhen : uint8_t { kUnusable, kDamaged };
   absl::Status OpenFolder(SetAsideWhen when);
+  absl::Status OpenUsable(SetAsideWhen when);
   absl::Status OpenDatabase();
+  void TakeBallast() const;
+  bool GiveUpBallast() const;
   absl::Status CheckMeta();
   absl::Status PutMeta(bool complete);
   absl::Status SetAside(const absl::Status& why);
@@ -74,6 +81,8 @@ class RocksStore {
   std::unique_ptr<rocksdb::DB> db_;  // null after a failure
   std::unique_ptr<rocksdb::WriteBatch> batch_;
   bool was_empty_ = false;
+  bool damaged_ = false;                       // a table could not be read: the next Reopen sets the folder aside
+  std::map<std::string, int64_t> tombstones_;  // by key, as far as they were read or put: they outlive that
 };
 
 }  // namespace kvartal::tier
