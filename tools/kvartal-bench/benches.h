@@ -125,8 +125,10 @@ struct RestartOptions {
   uint64_t seed = 0;  // 0: from the clock; printed either way
   uint64_t block_kib = 64;
   bool inject_loss = false;  // the disk is emptied before the last start: the positive control of `lost_durable`
+  uint64_t entries = 0;      // not 0: starts on a catalog of so many records instead
 };
 absl::StatusOr<Report> RunRestart(const Common& common, const RestartOptions& options);
+absl::StatusOr<Report> RunRestartEntries(const Common& common, const RestartOptions& options);
 
 // Idle TTLs of a few seconds: nothing is served after its time, every byte comes back, nobody else notices.
 struct TtlOptions {

@@ -195,12 +195,15 @@ class CommandLine {
     reclaim->add_option("--runs", reclaim_.runs)->check(CLI::Range(1, 10000))->capture_default_str();
     reclaim->add_option("--reserve-mib", reclaim_.reserve_mib)->capture_default_str();
     reclaim->add_flag("--inject-commit", reclaim_.inject_commit, "commit one block: visible_unfinished must not be 0");
-    CLI::App* const restart = Subcommand("restart", "the daemon is ended under load and started again",
-                                         [this] { return RunRestart(common_, restart_); });
+    CLI::App* const restart = Subcommand("restart", "the daemon is ended under load and started again", [this] {
+      return restart_.entries == 0 ? RunRestart(common_, restart_) : RunRestartEntries(common_, restart_);
+    });
     restart->add_flag("--kill", restart_.kill, "by SIGKILL (default: SIGTERM)");
     restart->add_option("--loops", restart_.loops)->check(CLI::Range(1, 10000))->capture_default_str();
     restart->add_flag("--inject-loss", restart_.inject_loss, "empty the disk once: lost_durable must not be 0");
     restart->add_option("--seed", restart_.seed, "0: from the clock; printed either way");
+    restart->add_option("--entries", restart_.entries, "instead: three starts on a catalog of so many records")
+        ->check(CLI::Range(1'000, 100'000'000));
   }
 
   void AddTime() {
