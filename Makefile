@@ -24,7 +24,7 @@ sim: ## the seeded simulator, seed after seed, for SECONDS (default 60)
 	@scripts/sim
 sim-mutations: ## bugs planted in the engine's source, one build each: the simulator has to find every one
 	@python3 -B tests/sim/mutations.py
-soak: ## simulator, kill -9 and restart, faults of disks and clients: each for SECONDS (default 600)
+soak: ## simulator, crash states, kill -9, tenants on a failing disk, faults: each for SECONDS (default 600)
 	@scripts/soak
 asan: ## the tests under address and undefined-behaviour sanitizers (build-asan/)
 	@scripts/test --sanitize address,undefined

@@ -130,6 +130,14 @@ struct RestartOptions {
 absl::StatusOr<Report> RunRestart(const Common& common, const RestartOptions& options);
 absl::StatusOr<Report> RunRestartEntries(const Common& common, const RestartOptions& options);
 
+// Tenants of every kind at work for a long time on a disk that fails: nothing grows, no byte is wrong.
+struct SoakOptions {
+  double minutes = 10;
+  uint64_t seed = 1;
+  uint64_t block_kib = 64;
+};
+absl::StatusOr<Report> RunSoak(const Common& common, const SoakOptions& options);
+
 // Idle TTLs of a few seconds: nothing is served after its time, every byte comes back, nobody else notices.
 struct TtlOptions {
   uint64_t blocks = 100'000;

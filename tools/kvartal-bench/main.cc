@@ -204,6 +204,11 @@ class CommandLine {
     restart->add_option("--seed", restart_.seed, "0: from the clock; printed either way");
     restart->add_option("--entries", restart_.entries, "instead: three starts on a catalog of so many records")
         ->check(CLI::Range(1'000, 100'000'000));
+    CLI::App* const soak = Subcommand("soak", "mixed tenants on a disk that fails, for a long time: nothing may grow",
+                                      [this] { return RunSoak(common_, soak_); });
+    soak->add_option("--minutes", soak_.minutes)->check(CLI::Range(0.1, 10'000.0))->capture_default_str();
+    soak->add_option("--seed", soak_.seed)->capture_default_str();
+    soak->add_option("--block-kib", soak_.block_kib)->check(CLI::Range(4, 1024))->capture_default_str();
   }
 
   void AddTime() {
@@ -264,6 +269,7 @@ class CommandLine {
   QuotaOptions quota_;
   ReclaimOptions reclaim_;
   RestartOptions restart_;
+  SoakOptions soak_;
   TtlOptions ttl_;
   FootprintOptions footprint_;
   DemoOptions demo_;
