@@ -198,6 +198,13 @@ kv_status kv_load(kv_client* client, kv_lease* lease, uint32_t first, uint32_t c
   });
 }
 
+kv_status kv_prefetch(kv_client* client, kv_lease* lease, uint32_t first, uint32_t count) {
+  return Guarded(client, [&](ClientCore& core) {
+    if (lease == nullptr) return BadArgument(core, "lease must not be NULL");
+    return core.Prefetch(lease, first, count);
+  });
+}
+
 int kv_block_valid(const kv_lease* lease, uint32_t i) {
   if (lease == nullptr || i >= lease->blocks.size() || lease->blocks[i].data == nullptr) return 0;
   return lease->arena->Unchanged(lease->offsets[i], lease->blocks[i].generation) ? 1 : 0;

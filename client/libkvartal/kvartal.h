@@ -122,6 +122,10 @@ KV_API const void* kv_lease_shard(const kv_lease* lease, uint32_t i, uint32_t sh
  * KV_REFUSED when it is 0), or when a block was lost (KV_LOST: a miss from there on). */
 KV_API kv_status kv_load(kv_client* client, kv_lease* lease, uint32_t first, uint32_t count, uint32_t* loaded,
                          uint32_t deadline_ms);
+/* Says that kv_load will be called for blocks [first, first + count): the daemon reads them from NVMe meanwhile, after
+ * what others wait for, as many as there is room for. Waits for nothing. For a long chain: prefetch a part ahead, load
+ * a part, copy it out, release it, and so on; the disk then works while you copy. */
+KV_API kv_status kv_prefetch(kv_client* client, kv_lease* lease, uint32_t first, uint32_t count);
 /* After copying block `i` out: 1 when the bytes were stable all the while, 0 when the lease had ended and they may have
  * changed, and for blocks that are released or not in DRAM. Costs no system call; any thread that may read the block
  * may ask. */

@@ -49,6 +49,7 @@ class Lease {
     out.status = kv_load(client_, lease_, first, count, &out.count, deadline_ms);
     return out;
   }
+  kv_status Prefetch(uint32_t first, uint32_t count) { return kv_prefetch(client_, lease_, first, count); }
   kv_status Pin(uint64_t until_wall_ms, uint32_t deadline_ms) {
     return kv_pin(client_, lease_, until_wall_ms, deadline_ms);
   }

@@ -216,6 +216,7 @@ void AttachServer::EndSession(Session* session) {
   // Out of the tables first: answers the engine gives while it aborts find nobody to tell.
   const std::unique_ptr<Session> ended = sessions_.Remove(session->id());
   if (EngineGroup* group = ended->group; group != nullptr) {
+    engine_->EndSession(ended->id());
     std::erase(group->sessions, ended.get());
     if (group->sessions.empty()) EndGroup(group, seen_ns);
   }

@@ -41,13 +41,18 @@ inline constexpr uint64_t kDiskUnderWayBytes = 8 * kMiB;  // and more small ones
 inline constexpr int64_t kIoDeadlineMs = 2000;            // with the device; healthy ones need a hundredth under load
 inline constexpr size_t kTransfersPerRing = 4;            // a thread submits and hashes about 5 GB/s: a fast disk needs
                                                           // several
-inline constexpr unsigned kRingPartsMax = 128;            // of transfers, in a ring at once: 128 MiB
-inline constexpr unsigned kRingEntries = 512;             // a part, its cancellation, and what wakes the thread
-inline constexpr uint32_t kSegmentStuckTicks = 100;       // without a block leaving a segment: given up for as long
-inline constexpr uint32_t kSegmentMovesMax = 4;           // blocks that leave a segment at once: a buffer each, and the
-                                                          // disk is left to others
-inline constexpr size_t kCatalogQueueMax = 4096;          // metadata batches not yet in RocksDB
-inline constexpr int kCatalogSyncSeconds = 5;             // power loss forgets at most this much
+inline constexpr unsigned kRingPartsMax = 60;             // of transfers, in a ring at once: 60 MiB
+inline constexpr unsigned kRingEntries = 64;              // two pages, which some kernels count as locked: eight rings
+                                                          // fit a memlock limit of 64 KiB
+inline constexpr uint32_t kSlotRun = 16;                  // slots a chain that begins finds free in a row: its blocks
+                                                          // lie together, and become free together
+inline constexpr int64_t kWritesPerDayPercentMax = 10'000;  // of a disk: more than any is made for
+inline constexpr uint64_t kWriteBudgetSavedSeconds = 600;   // of a write budget that may be saved up for a burst
+inline constexpr uint32_t kSegmentStuckTicks = 100;         // without a block leaving a segment: given up for as long
+inline constexpr uint32_t kSegmentMovesMax = 4;   // blocks that leave a segment at once: a buffer each, and the
+                                                  // disk is left to others
+inline constexpr size_t kCatalogQueueMax = 4096;  // metadata batches not yet in RocksDB
+inline constexpr int kCatalogSyncSeconds = 5;     // power loss forgets at most this much
 inline constexpr uint64_t kNvmeDataStartBytes =
     1 * kMiB;  // superblock copies lie below; segments stay aligned as partitions do
 inline constexpr uint64_t kNvmeForeignProbeBytes =
@@ -209,7 +214,8 @@ static_assert(kNvmeDataStartBytes >= kNvmeForeignProbeBytes && kNvmeForeignProbe
 static_assert(kScanReadsMax < kDiskQueuePerOwnerMax && kDiskQueuePerOwnerMax <= kDiskQueueMax);
 static_assert(kPromotionsPerTenantMax <= kDiskQueuePerOwnerMax);
 static_assert(kDiskThreadsMax * kDiskTransfersPerPlace <= kDiskQueueMax);
-static_assert(kRingEntries > 2 * kRingPartsMax);
+// The kernel makes room for twice as many completions: a part, its cancellation, and what wakes the thread.
+static_assert(2 * kRingEntries > 2 * kRingPartsMax);
 static_assert(kNvmeBytesMin >= 4 * kSegmentMinBytes);
 static_assert(kAuditDoorQueueMax < kAuditQueueMax);
 static_assert(kLeaseMsDefault >= kLeaseMsMin && kLeaseMsDefault <= kLeaseMsMax);

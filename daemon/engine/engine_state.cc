@@ -383,37 +383,6 @@ void EngineState::CountTakingTick() {
   for (uint32_t& ticks : waiting_ticks) ticks -= std::min(ticks, 1u);
 }
 
-bool EngineState::MayPark(const TenantState& tenant) const {
-  return waiting < kWaitingMax && tenant.waiters.size() < kWaitingPerTenantMax;
-}
-
-bool EngineState::Park(TenantState& tenant, std::unique_ptr<Waiter> waiter) {
-  if (!MayPark(tenant)) return false;
-  ++waiting;
-  tenant.waiters.push_back(std::move(waiter));
-  return true;
-}
-
-void EngineState::Wake(TenantState& tenant) {
-  if (tenant.waiters.empty() || waking_) return;
-  waking_ = true;
-  while (!tenant.waiters.empty()) {
-    // Out of the queue while it runs: a finished waiter may call out and queue new ones.
-    std::unique_ptr<Waiter> waiter = std::move(tenant.waiters.front());
-    tenant.waiters.pop_front();
-    if (!waiter->Retry()) {
-      tenant.waiters.push_front(std::move(waiter));
-      break;
-    }
-    --waiting;
-  }
-  waking_ = false;
-}
-
-void EngineState::WakeAll() {
-  for (auto& tenant : tenants) Wake(*tenant);
-}
-
 EngineStats EngineState::Stats() const {
   EngineStats out;
   for (const auto& tenant : tenants) {

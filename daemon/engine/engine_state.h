@@ -5,6 +5,7 @@
 // device; a tenant's domain has the tenant's number.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -18,6 +19,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "daemon/base/limits.h"
 #include "daemon/engine/cache_engine.h"
 #include "daemon/engine/deletion_receipt.h"
@@ -43,6 +45,8 @@ inline constexpr uint64_t kFirstRequest = uint64_t{1} << 32;
 // NVMe, where a write that was put off is tried again after kTimerBusyTicks, until that has passed.
 inline constexpr uint32_t TakingTicks(TierKind tier) { return tier == TierKind::kNvme ? kTimerBusyTicks + 2 : 2; }
 
+inline constexpr uint32_t kNoTick = UINT32_MAX;
+
 // Work that could not go on for want of space, kept until something changes.
 class Waiter {
  public:
@@ -51,9 +55,13 @@ class Waiter {
   virtual bool Retry() = 0;
   // Whose work it is; None when it ends by itself.
   virtual GroupId group() const = 0;
-  // The group has ended, and nobody waits for the answer. Called at most once, out of the queue, right before it is
-  // destroyed.
+  // The tick by which it is to be answered.
+  virtual uint32_t due_tick() const = 0;
+  // Of these at most one is called, out of the queue, right before it is destroyed.
+  // The group has ended, and nobody waits for the answer.
   virtual void Cancel() {}
+  // It is due, and is answered with what it has.
+  virtual void Late() = 0;
 };
 
 // One tenant's part in the sharing of one tier (shares.h).
@@ -185,6 +193,10 @@ class EngineState {
   uint32_t NowTick() const;
   int64_t WallMsOfTick(uint32_t tick) const;
   uint32_t TickOfWallMs(int64_t wall_ms) const;
+  // When somebody who waits for so long from now is to be answered; 0: whenever it may be.
+  uint32_t DueTick(uint32_t deadline_ms) const {
+    return deadline_ms == 0 ? kNoTick : NowTick() + std::max(deadline_ms / kTickMs, 1u);
+  }
   uint64_t NextRequest() { return ++last_request; }
   // What block_deadline.h decides by. A block that is read in place is in use: it was accessed just now.
   policy::BlockAges AgesOf(EntryId id, uint32_t now_tick) const { return AgesOf(id, index.at(id), now_tick); }
@@ -229,6 +241,9 @@ class EngineState {
   void WakeAll();
   bool MayPark(const TenantState& tenant) const;
   bool Park(TenantState& tenant, std::unique_ptr<Waiter> waiter);  // false: as many wait as may
+  // Out of the queues, in order: those that `is_it` knows.
+  std::vector<std::unique_ptr<Waiter>> TakeOut(absl::FunctionRef<bool(const Waiter&)> is_it);
+  void EndLateWaiters();
 
   EngineStats Stats() const;
 

@@ -148,33 +148,62 @@ void Movement::MarkDurable(const tier::CatalogRecord& record) {
   if (state_.observer != nullptr) state_.observer->OnDurable(group, reservation);
 }
 
-bool Movement::StartRead(EntryId id, SlotId slot, ReadDone done) {
+bool Movement::StartRead(EntryId id, SlotId slot, Reader reader) {
   Entry& entry = state_.index.at(id);
   TenantState& tenant = state_.TenantOf(entry);
   KV_CHECK(!entry.reading && !entry.resident(TierKind::kDram) && entry.resident(TierKind::kNvme));
   if (tenant.reads_under_way >= kPromotionsPerTenantMax) return false;
   const std::span<std::byte> payload(state_.devices.dram->DataOf(tenant.domain(), slot), state_.SlotBytesOf(entry));
-  const bool queued =
-      state_.devices.nvme->Read(entry.copy(TierKind::kNvme).slot, state_.IdentityOf(id), payload,
-                                [this, id, slot](absl::Status status) { FinishRead(id, slot, std::move(status)); });
+  const SlotId from = entry.copy(TierKind::kNvme).slot;
+  const auto done = [this, id](absl::Status status) { FinishRead(id, std::move(status)); };
+  tier::NvmeTier& nvme = *state_.devices.nvme;
+  const bool queued = reader.urgency == Urgency::kDemand ? nvme.Read(from, state_.IdentityOf(id), payload, done)
+                                                         : nvme.ReadAhead(from, state_.IdentityOf(id), payload, done);
   if (!queued) return false;
   entry.reading = true;
   ++state_.reads_under_way;
   ++tenant.reads_under_way;
-  readers_[id].push_back(std::move(done));
+  Reading& reading = readings_[id];
+  reading.to = slot;
+  reading.urgency = reader.urgency;
+  reading.readers.push_back(std::move(reader));
   return true;
 }
 
-void Movement::JoinRead(EntryId id, ReadDone done) {
-  KV_CHECK(state_.index.at(id).reading);
-  readers_[id].push_back(std::move(done));
+void Movement::JoinRead(EntryId id, Reader reader) {
+  const auto reading = readings_.find(id);
+  KV_CHECK(reading != readings_.end());
+  if (reader.urgency == Urgency::kDemand && reading->second.urgency == Urgency::kAhead) {
+    state_.devices.nvme->Hasten(state_.index.at(id).copy(TierKind::kNvme).slot);
+    reading->second.urgency = Urgency::kDemand;
+  }
+  reading->second.readers.push_back(std::move(reader));
 }
 
-void Movement::FinishRead(EntryId id, SlotId slot, absl::Status status) {
+void Movement::LeaveRead(EntryId id, const void* who) {
+  const auto reading = readings_.find(id);
+  if (reading == readings_.end()) return;
+  std::erase_if(reading->second.readers, [&](const Reader& reader) { return reader.who == who; });
+  if (!reading->second.readers.empty()) return;
+  Entry& entry = state_.index.at(id);
+  if (!state_.devices.nvme->TakeBack(entry.copy(TierKind::kNvme).slot)) return;
+  TenantState& tenant = state_.TenantOf(entry);
+  state_.devices.dram->Give(tenant.domain(), reading->second.to);
+  readings_.erase(reading);
+  entry.reading = false;
+  --state_.reads_under_way;
+  --tenant.reads_under_way;
+}
+
+void Movement::FinishRead(EntryId id, absl::Status status) {
   Entry& entry = state_.index.at(id);
   TenantState& tenant = state_.TenantOf(entry);
   --state_.reads_under_way;
   --tenant.reads_under_way;
+  // The first reader to be told may release what it has, and that may make room for others: the block counts as moving
+  // until every reader has had its turn to lease it.
+  auto node = readings_.extract(id);
+  const SlotId slot = node.mapped().to;
   if (status.ok()) {
     residency_.AddCopy(id, TierKind::kDram, slot);
     ++tenant.stats.blocks_loaded;
@@ -185,10 +214,7 @@ void Movement::FinishRead(EntryId id, SlotId slot, absl::Status status) {
     // It is being moved within NVMe: who moves it reads it, too.
     if (!entry.writing) residency_.DropCopy(id, TierKind::kNvme, policy::DropReason::kUnreadable);
   }
-  // The first reader to be told may release what it has, and that may make room for others: the block counts as moving
-  // until every reader has had its turn to lease it.
-  auto node = readers_.extract(id);
-  for (ReadDone& done : node.mapped()) done(status.ok() ? ReadOutcome::kDone : ReadOutcome::kLost);
+  for (Reader& reader : node.mapped().readers) reader.done(status.ok() ? ReadOutcome::kDone : ReadOutcome::kLost);
   if (status.ok()) entry.reading = false;
   state_.Wake(tenant);
 }

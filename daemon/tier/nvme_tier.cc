@@ -73,6 +73,8 @@ class NvmeTier::State : public std::enable_shared_from_this<NvmeTier::State> {
   void Copy(SlotId from, SlotId to, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
             WriteDone done);
   bool Erase(SlotId slot, Done done);
+  void Hasten(SlotId slot) { file_->Hasten(slots_.DomainOf(slot), OffsetOf(slot)); }
+  bool TakeBack(SlotId slot);
   void SetWeight(DomainId domain, uint32_t weight) { file_->SetWeight(domain, weight); }
   void Scan(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, Done done);
   void Close();
@@ -238,6 +240,12 @@ bool NvmeTier::State::Read(SlotId slot, const BlockIdentity& identity, std::span
     return false;
   }
   slots_.BeginTransfer(slot);
+  return true;
+}
+
+bool NvmeTier::State::TakeBack(SlotId slot) {
+  if (!file_->Withdraw(slots_.DomainOf(slot), OffsetOf(slot))) return false;
+  slots_.EndTransfer(slot);
   return true;
 }
 
@@ -441,6 +449,11 @@ bool NvmeTier::Write(SlotId slot, const BlockIdentity& identity, int64_t first_c
 bool NvmeTier::Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done) {
   return state_->Read(slot, identity, payload, device::IoClass::kDemandRead, std::move(done));
 }
+bool NvmeTier::ReadAhead(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done) {
+  return state_->Read(slot, identity, payload, device::IoClass::kPromotion, std::move(done));
+}
+void NvmeTier::Hasten(SlotId slot) { state_->Hasten(slot); }
+bool NvmeTier::TakeBack(SlotId slot) { return state_->TakeBack(slot); }
 void NvmeTier::Copy(SlotId from, SlotId to, const BlockIdentity& identity, int64_t first_commit_ms,
                     int64_t last_access_ms, WriteDone done) {
   state_->Copy(from, to, identity, first_commit_ms, last_access_ms, std::move(done));

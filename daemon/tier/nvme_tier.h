@@ -56,6 +56,13 @@ class NvmeTier : public Tier {
   // Reads into `payload` and verifies key, digest, owner, generation and checksum. DataLoss: a mismatch (treat as a
   // miss and drop the entry); Unavailable: the device failed. False when the disk queue is full.
   [[nodiscard]] bool Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done);
+  // The same, of a block that a client will ask for: after all reads that somebody waits for.
+  [[nodiscard]] bool ReadAhead(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done);
+  // Somebody waits for what is read ahead now.
+  void Hasten(SlotId slot);
+  // Nobody wants what a Read or ReadAhead was to bring. True: the disk had not begun with it, and its `done` will not
+  // run; false: it is still to come.
+  [[nodiscard]] bool TakeBack(SlotId slot);
   // Writes a block's bytes, verified, to another slot of its size. DataLoss: they were not the block's.
   void Copy(SlotId from, SlotId to, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
             WriteDone done);

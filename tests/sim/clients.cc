@@ -192,6 +192,7 @@ void Simulation::DoGroupEnd() {
 
 // The last session of an engine group is gone; another group starts.
 void Simulation::EndGroup(uint32_t index, size_t at) {
+  node_.engine().EndSession(SessionId(index + 1));
   GroupId& group = model_.life(index).groups[at];
   size_t waiting = 0;
   for (auto it = reserves_.begin(); it != reserves_.end();) {

@@ -34,6 +34,14 @@ void DenyIoUring() {
 void LimitLockedMemory(uint64_t bytes) {
   // Only root has it to lose.
   (void)::prctl(PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0);
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct held[_LINUX_CAPABILITY_U32S_3] = {};
+  KV_CHECK(::syscall(SYS_capget, &header, held) == 0);
+  constexpr uint32_t kBit = 1u << CAP_IPC_LOCK;
+  held[0].effective &= ~kBit;
+  held[0].permitted &= ~kBit;
+  held[0].inheritable &= ~kBit;
+  KV_CHECK(::syscall(SYS_capset, &header, held) == 0);
   const rlimit limit{bytes, bytes};
   KV_CHECK(::setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
 }

@@ -9,7 +9,7 @@ namespace kvartal::testing {
 
 // A seccomp filter on this thread, and on those it starts, that answers EPERM to the calls of io_uring.
 void DenyIoUring();
-// RLIMIT_MEMLOCK, and no capability to ignore it in a program this process starts.
+// RLIMIT_MEMLOCK, and no capability to ignore it, in this thread or in a program it starts.
 void LimitLockedMemory(uint64_t bytes);
 
 }  // namespace kvartal::testing

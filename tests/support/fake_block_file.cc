@@ -201,6 +201,16 @@ size_t FakeBlockFile::Pending() const { return state_->ios.size() + state_->lost
 
 size_t FakeBlockFile::Overdue() const { return state_->overdue; }
 
+bool FakeBlockFile::Withdraw(DomainId owner, uint64_t offset) {
+  const auto found = std::find_if(state_->ios.begin(), state_->ios.end(), [&](const BlockIo& io) {
+    const bool foreground = io.io_class == device::IoClass::kDemandRead || io.io_class == device::IoClass::kPromotion;
+    return io.op == BlockIo::Op::kRead && foreground && io.owner == owner && io.offset == offset;
+  });
+  if (found == state_->ios.end()) return false;
+  state_->ios.erase(found);
+  return true;
+}
+
 void FakeBlockFile::SetOverdue(size_t count) { state_->overdue = count; }
 
 void FakeBlockFile::FaultNext(DiskFault fault, int count) {

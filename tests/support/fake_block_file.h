@@ -57,6 +57,7 @@ class FakeBlockFile : public device::BlockFile {
   absl::Status Sync() override;
   size_t Pending() const override;
   size_t Overdue() const override;
+  bool Withdraw(DomainId owner, uint64_t offset) override;
 
   // The next `count` transfers have this fault.
   void FaultNext(DiskFault fault, int count = 1);

@@ -84,9 +84,12 @@ struct NvmeOptions {
   uint64_t round_mib = 512;  // stored or loaded a round
   int rounds = 5;
   int io_threads = 8;
-  std::string io = "auto";  // auto | uring | pool: how the daemon does its I/O
+  std::string io = "auto";   // auto | uring | pool: how the daemon does its I/O
+  uint64_t restore_gib = 0;  // instead: restored through both stages, all rounds together
 };
 absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options);
+// From NVMe through the cache into memory of the client's own, against the slower of both stages.
+absl::StatusOr<Report> RunRestore(const Common& common, const NvmeOptions& options);
 
 // A client with touched reservations is SIGKILLed.
 struct ReclaimOptions {

@@ -68,6 +68,7 @@ _FUNCTIONS = {
     'kv_lease_id': (c_uint64, [_LEASE]),
     'kv_borrow': (c_int, [_CLIENT, c_uint32, c_uint64, c_uint32, c_uint32, _OUT_POINTER, c_uint32]),
     'kv_load': (c_int, [_CLIENT, _LEASE, c_uint32, c_uint32, _OUT_U32, c_uint32]),
+    'kv_prefetch': (c_int, [_CLIENT, _LEASE, c_uint32, c_uint32]),
     'kv_block_valid': (c_int, [_LEASE, c_uint32]),
     'kv_release': (None, [_CLIENT, _LEASE, c_uint32]),
     'kv_pin': (c_int, [_CLIENT, _LEASE, c_uint64, c_uint32]),
