@@ -137,6 +137,8 @@ void ConfigReader::ReadDisk(FieldReader& disk) {
   read.size_bytes = SizeAt(disk, "size", kNvmeBytesMin, kNvmeBytesMax);
   read.io = disk.OneOf("io", kIoNames).value_or(read.io);
   read.io_threads = static_cast<int>(disk.Integer("ioThreads", 1, kDiskThreadsMax).value_or(read.io_threads));
+  read.writes_per_day_percent =
+      static_cast<uint32_t>(disk.Integer("writesPerDayPercent", 0, kWritesPerDayPercentMax).value_or(0));
   config_.nvme.push_back(std::move(read));
 }
 
@@ -172,6 +174,11 @@ void ConfigReader::ReadMetricsAddress() {
 }
 
 }  // namespace
+
+uint64_t WriteBytesPerSecond(const NvmeConfig& disk) {
+  constexpr uint64_t kSecondsADay = 86'400;
+  return disk.size_bytes / 100 * disk.writes_per_day_percent / kSecondsADay;
+}
 
 absl::StatusOr<NodeConfig> ParseNodeConfig(std::string_view text, const std::string& file_name,
                                            const std::string& base_dir) {

@@ -28,8 +28,13 @@ struct NvmeConfig {
   std::string path;  // the preallocated data file; its catalog lies beside it in "<path>.catalog/"
   uint64_t size_bytes = 0;
   std::string io = "auto";
+  // Of its size that may be written to the disk a day, for as long as it is to last; 0: any amount.
+  uint32_t writes_per_day_percent = 0;
   int io_threads = 8;  // transfers the disk works on at once; with "pool" each has a thread
 };
+
+// What may be written a second. Pure.
+uint64_t WriteBytesPerSecond(const NvmeConfig& disk);
 
 struct NodeConfig {
   std::string run_dir;        // sockets: <run_dir>/kvartal.sock (attach, uid attestor), <run_dir>/admin.sock (0600)

@@ -36,6 +36,7 @@ namespace kvartal::engine {
 
 struct EngineOptions {
   std::string eviction = "lru";
+  uint64_t nvme_write_bytes_per_second = 0;    // as long as the disk is to last; 0: it does not matter
   int64_t removed_grace_ms = kRemovedGraceMs;  // from the removal of a tenant's policy to the erasure of its bytes
 };
 

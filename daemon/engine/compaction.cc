@@ -70,6 +70,7 @@ bool Compaction::StartMove(EntryId id) {
                   .bytes = bytes,
                   .access_period = state_.AccessPeriodOf(entry)};
   entry.writing = true;
+  state_.write_budget.Spend(state_.devices.clock->MonotonicNs(), bytes);
   ++moving_;
   ++state_.writes_under_way;
   nvme.Copy(move.from, move.to, state_.IdentityOf(id), state_.WallMsOfTick(entry.first_commit_tick),

@@ -33,6 +33,7 @@ EngineState::EngineState(const EngineOptions& options_in, const EngineDevices& d
       devices(devices_in),
       policy(std::move(policy_in)),
       ledger(policy->capacity()),
+      write_budget(options.nvme_write_bytes_per_second, devices.clock->MonotonicNs()),
       timers(kTickOrigin),
       start_ns_(devices.clock->MonotonicNs()),
       start_wall_ms_(devices.clock->WallMs()),
@@ -383,6 +384,20 @@ void EngineState::CountTakingTick() {
   for (uint32_t& ticks : waiting_ticks) ticks -= std::min(ticks, 1u);
 }
 
+void EngineState::AddNvmeStats(EngineStats* out) const {
+  const tier::NvmeCounters& counters = devices.nvme->counters();
+  out->nvme_present = true;
+  out->nvme_healthy = devices.nvme->stats().healthy;
+  out->nvme_read_errors = counters.read_errors;
+  out->nvme_write_errors = counters.write_errors;
+  const int64_t now_ns = devices.clock->MonotonicNs();
+  out->nvme_written_bytes = counters.bytes_written;
+  out->write_budget_bytes_per_second = write_budget.bytes_per_second();
+  out->write_budget_saved_bytes = write_budget.limited() ? write_budget.saved_bytes(now_ns) : 0;
+  out->write_budget_scarce = write_budget.scarce(now_ns);
+  out->nvme_mismatches = counters.header_mismatches + counters.checksum_mismatches;
+}
+
 EngineStats EngineState::Stats() const {
   EngineStats out;
   for (const auto& tenant : tenants) {
@@ -430,14 +445,7 @@ EngineStats EngineState::Stats() const {
   for (const TierKind tier : kAllTiers) out.guarantee_waits[TierIndex(tier)] = GuaranteeWaits(tier);
   out.recovering = recovering;
   out.draining = draining;
-  if (devices.nvme != nullptr) {
-    const tier::NvmeCounters& counters = devices.nvme->counters();
-    out.nvme_present = true;
-    out.nvme_healthy = devices.nvme->stats().healthy;
-    out.nvme_read_errors = counters.read_errors;
-    out.nvme_write_errors = counters.write_errors;
-    out.nvme_mismatches = counters.header_mismatches + counters.checksum_mismatches;
-  }
+  if (devices.nvme != nullptr) AddNvmeStats(&out);
   return out;
 }
 

@@ -30,6 +30,7 @@
 #include "daemon/policy/quota_ledger.h"
 #include "daemon/policy/tenant_orders.h"
 #include "daemon/policy/ttl_wheel.h"
+#include "daemon/policy/write_budget.h"
 #include "daemon/tier/dram_tier.h"
 #include "daemon/tier/nvme_catalog.h"
 #include "daemon/tier/nvme_format.h"
@@ -251,6 +252,7 @@ class EngineState {
   const EngineDevices devices;
   std::shared_ptr<const policy::PolicyTable> policy;
   policy::QuotaLedger ledger;
+  policy::WriteBudget write_budget;
   index::PrefixIndex index;
   policy::TtlWheel timers;
   std::vector<std::unique_ptr<TenantState>> tenants;  // those there are
@@ -293,6 +295,7 @@ class EngineState {
  private:
   TenantState& AddTenant(const std::string& name, const tier::OwnerUidHash& owner);
   void RemoveTenant(TenantState& tenant);
+  void AddNvmeStats(EngineStats* out) const;
   void SetRules(TenantState& tenant, const policy::TenantRules& rules);
   policy::BlockAges AgesOf(EntryId id, const index::Entry& entry, uint32_t now_tick) const;
   int64_t start_ns_;

@@ -85,6 +85,9 @@ struct EngineStats {
   std::array<bool, kTierCount> guarantee_waits{};
   bool recovering = false;
   bool draining = false;
+  uint64_t nvme_written_bytes = 0;                                           // blocks with their headers
+  uint64_t write_budget_bytes_per_second = 0, write_budget_saved_bytes = 0;  // 0: no budget
+  bool write_budget_scarce = false;  // only blocks that have proved their worth are written
   uint64_t nvme_read_errors = 0, nvme_write_errors = 0, nvme_mismatches = 0;
 };
 

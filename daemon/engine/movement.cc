@@ -23,8 +23,13 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
   if (entry.writing || entry.resident(TierKind::kNvme)) return WriteStart::kNotNeeded;
   if (!state_.NvmeUsable(tenant)) return WriteStart::kNoRoom;
   const uint32_t slot_bytes = state_.SlotBytesOf(entry);
+  const uint64_t written_bytes = slot_bytes + kNvmeHeaderBytes;
+  if (!MayWrite(entry, written_bytes)) {
+    state_.NoteRefusal(tenant, TierKind::kNvme, policy::Refusal::kWriteBudget, slot_bytes);
+    return WriteStart::kNoRoom;
+  }
   entry.writing = true;  // keeps the search for room off this very block
-  const SpaceResult room = space_.TakeNvme(tenant, slot_bytes, entry.last_touch);
+  const SpaceResult room = space_.TakeNvme(tenant, slot_bytes, entry.last_touch, NvmeSlotOf(entry.parent));
   if (room.outcome != SpaceOutcome::kTaken) {
     entry.writing = false;
     if (room.outcome == SpaceOutcome::kWait) return WriteStart::kLater;
@@ -46,11 +51,28 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
     state_.NoteRefusal(tenant, TierKind::kNvme, policy::Refusal::kQueueFull, slot_bytes);
     return WriteStart::kQueueFull;
   }
+  state_.write_budget.Spend(state_.devices.clock->MonotonicNs(), written_bytes);
+  writing_to_[id] = room.slot;
   ++tenant.writes_under_way;
   ++state_.writes_under_way;
   if (reason != WriteReason::kWriteThrough) ++tenant.demotions_under_way;
   if (wanted_by.taker.valid()) ++state_.tenant(wanted_by.taker).takings_under_way;
   return WriteStart::kStarted;
+}
+
+SlotId Movement::NvmeSlotOf(EntryId id) const {
+  if (!id.valid()) return SlotId::None();
+  const Entry& entry = state_.index.at(id);
+  if (entry.resident(TierKind::kNvme)) return entry.copy(TierKind::kNvme).slot;
+  const auto writing = writing_to_.find(id);
+  return writing == writing_to_.end() ? SlotId::None() : writing->second;
+}
+
+// What is pinned was promised.
+bool Movement::MayWrite(const Entry& entry, uint64_t bytes) const {
+  const bool goes_on = static_cast<policy::SessionPhase>(entry.phase) == policy::SessionPhase::kContinuing;
+  return entry.pinned || state_.write_budget.Admits(state_.devices.clock->MonotonicNs(), bytes,
+                                                    /*proven=*/goes_on || entry.frequency > 1);
 }
 
 void Movement::WriteThrough(EntryId id) {
@@ -78,6 +100,7 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::
   Entry& entry = state_.index.at(id);
   TenantState& tenant = state_.TenantOf(entry);
   entry.writing = false;
+  writing_to_.erase(id);
   --tenant.writes_under_way;
   --state_.writes_under_way;
   if (reason != WriteReason::kWriteThrough) --tenant.demotions_under_way;

@@ -52,6 +52,10 @@ class Movement {
   void Tick();
 
  private:
+  // Where a block's copy on NVMe is, or is being written; None: there is none.
+  SlotId NvmeSlotOf(EntryId id) const;
+  // Is it worth what writing it takes off the life of the disk, now?
+  bool MayWrite(const index::Entry& entry, uint64_t bytes) const;
   void FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::DropCause wanted_by,
                    absl::StatusOr<tier::BlockHeader> written);
   void Record(const tier::CatalogRecord& record);
@@ -68,6 +72,7 @@ class Movement {
     std::vector<Reader> readers;
   };
   absl::flat_hash_map<EntryId, Reading> readings_;
+  absl::flat_hash_map<EntryId, SlotId> writing_to_;  // and not yet its copy
   // What the catalog had no room for, or failed to write. At most one for each slot that is in use, plus what a tick
   // finds out of date.
   std::deque<tier::CatalogRecord> unrecorded_;

@@ -81,9 +81,11 @@ absl::Status Node::MakeParts() {
   devices.dram = dram_.get();
   devices.nvme = nvme_.tier.get();
   devices.catalog = nvme_.catalog.get();
-  engine_ = std::make_unique<engine::CacheEngine>(
-      engine::EngineOptions{.eviction = config_.eviction, .removed_grace_ms = config_.removed_grace_ms}, devices,
-      policy_->table());
+  engine::EngineOptions options;
+  options.eviction = config_.eviction;
+  options.removed_grace_ms = config_.removed_grace_ms;
+  if (!config_.nvme.empty()) options.nvme_write_bytes_per_second = config::WriteBytesPerSecond(config_.nvme.front());
+  engine_ = std::make_unique<engine::CacheEngine>(options, devices, policy_->table());
   if (nvme_.tier != nullptr) {
     engine_->Recover([](const absl::Status& status) {
       if (status.ok())

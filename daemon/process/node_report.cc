@@ -39,6 +39,12 @@ std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const 
   } else if (nvme.note.empty()) {
     nvme.note = parts.nvme->engine_note;
   }
+  if (nvme.note.empty() && stats.write_budget_scarce) {
+    nvme.note =
+        absl::StrCat("its write budget of ", stats.write_budget_bytes_per_second,
+                     " bytes a second is nearly used up: only blocks that were used again, or whose conversation goes "
+                     "on, are written; raise nvme.writesPerDayPercent if the disk may wear faster");
+  }
   return tiers;
 }
 

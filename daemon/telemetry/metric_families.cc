@@ -284,6 +284,9 @@ void AddNodeFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricF
   AddSingle(kHugePages, metrics.huge_pages ? 1 : 0, out);
   AddSingle(kDirectIo, metrics.direct_io ? 1 : 0, out);
   AddSingle(kIoUring, metrics.io_uring ? 1 : 0, out);
+  AddSingle(kNvmeWritten, static_cast<double>(engine.nvme_written_bytes), out);
+  AddSingle(kWriteBudget, static_cast<double>(engine.write_budget_bytes_per_second), out);
+  AddSingle(kWriteBudgetSaved, static_cast<double>(engine.write_budget_saved_bytes), out);
   AddSingle(kIoOverdue, static_cast<double>(metrics.io_overdue), out);
   AddSingle(kResident, static_cast<double>(metrics.rss_bytes), out);
   AddSingle(kUptime, static_cast<double>(metrics.uptime_ms) / kMsPerSecond, out);

@@ -104,6 +104,12 @@ inline constexpr MetricName kHugePages{"kvartal_huge_pages",
 inline constexpr MetricName kDirectIo{"kvartal_direct_io", "1: NVMe I/O passes the page cache by"};
 inline constexpr MetricName kIoUring{"kvartal_io_uring",
                                      "1: NVMe I/O goes through io_uring; 0: through a pool of threads"};
+inline constexpr MetricName kNvmeWritten{"kvartal_nvme_written_bytes_total",
+                                         "Bytes of blocks and their headers written to the disk"};
+inline constexpr MetricName kWriteBudget{"kvartal_nvme_write_budget_bytes_per_second",
+                                         "What may be written to the disk a second, for it to last; 0: any amount"};
+inline constexpr MetricName kWriteBudgetSaved{"kvartal_nvme_write_budget_saved_bytes",
+                                              "What may be written to the disk now; 0 without a budget, too"};
 inline constexpr MetricName kIoOverdue{"kvartal_nvme_overdue_transfers",
                                        "Transfers the disk has had for too long, now; while there is one it is sick"};
 inline constexpr MetricName kResident{"kvartal_resident_bytes",

@@ -430,6 +430,10 @@ void NvmeTier::Grow(DomainId domain, uint32_t slot_bytes, uint64_t growth_bytes,
   done(grown ? absl::OkStatus()
              : absl::ResourceExhaustedError(absl::StrCat("no free nvme slot for ", slot_bytes, " bytes")));
 }
+SlotId NvmeTier::TakeBehind(DomainId domain, uint32_t slot_bytes, SlotId after) {
+  if (!state_->slots().GrowBehind(domain, PayloadOf(slot_bytes), after)) return SlotId::None();
+  return state_->slots().Take(domain, PayloadOf(slot_bytes));
+}
 SlotId NvmeTier::Take(DomainId domain, uint32_t slot_bytes) {
   return state_->slots().Take(domain, PayloadOf(slot_bytes));
 }

@@ -42,6 +42,9 @@ class NvmeTier : public Tier {
   uint64_t GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const override;
   void Grow(DomainId domain, uint32_t slot_bytes, uint64_t growth_bytes, GrowDone done) override;
   SlotId Take(DomainId domain, uint32_t slot_bytes) override;
+  // Grow and Take in one, of a slot that lies right behind `after` where it can: blocks of a chain are written, and
+  // given up, together. None: as a Grow that fails.
+  SlotId TakeBehind(DomainId domain, uint32_t slot_bytes, SlotId after);
   void Give(DomainId domain, SlotId slot) override;
   uint64_t Shrink(DomainId domain, uint64_t keep_bytes, ShrinkDone done) override;
   uint64_t EmptyBytes(DomainId domain) const override;

@@ -49,7 +49,8 @@ TEST(NodeConfigTest, ReadsEveryKey) {
   const auto config = ParseNodeConfig(
       "runDir: /run/kvartal\nattachSocket: /run/a.sock\nattachSocketMode: \"0600\"\nadminSocket: adm.sock\n"
       "doors: [{name: red, path: /run/red, mode: \"0666\"}, {name: green}]\nattestUid: false\ndram: {size: 512Mi}\n"
-      "nvme: [{path: ../nvme.dat, size: 64Mi, io: pool, ioThreads: 3}]\neviction: lru\npolicyDir: "
+      "nvme: [{path: ../nvme.dat, size: 64Mi, io: pool, ioThreads: 3, writesPerDayPercent: 150}]\neviction: "
+      "lru\npolicyDir: "
       "./p/\nmetricsAddress: "
       "\"[::1]:9400\"\n"
       "auditLog: ../log/audit.jsonl\nlogLevel: debug\nleaseMs: 500\nremovedGraceSeconds: 0\n",
@@ -70,6 +71,7 @@ TEST(NodeConfigTest, ReadsEveryKey) {
   EXPECT_EQ(config->nvme[0].size_bytes, 64 * kMiB);
   EXPECT_EQ(config->nvme[0].io, "pool");
   EXPECT_EQ(config->nvme[0].io_threads, 3);
+  EXPECT_EQ(config->nvme[0].writes_per_day_percent, 150u);
   EXPECT_EQ(config->metrics_address, "[::1]:9400");
   EXPECT_EQ(config->log_level, "debug");
   EXPECT_EQ(config->lease_ms, 500u);
@@ -119,6 +121,8 @@ TEST(NodeConfigTest, RefusesOneBadValueWithPlaceAndWhatIsAllowed) {
       {"nvme: [{path: a, size: 10%}]", "nvme[0].size: '10%' is a percentage; here a size is wanted"},
       {"nvme: [{path: a}]", "nvme[0].size: is required"},
       {"nvme: [{size: 1Gi}]", "nvme[0].path: is required"},
+      {"nvme: [{path: a, size: 1Gi, writesPerDayPercent: 10001}]",
+       "nvme[0].writesPerDayPercent: '10001' is out of range; allowed: integers 0 to 10000"},
       {"nvme: [{path: a, size: 1Gi, ioThreads: 0}]",
        "nvme[0].ioThreads: '0' is out of range; allowed: integers 1 to 64"},
       {"nvme: [{path: a, size: 1Gi, io: aio}]", "nvme[0].io: 'aio' is not allowed; allowed: auto, uring, pool"},
@@ -204,6 +208,16 @@ TEST(NodeConfigTest, TheShippedExampleIsWhatTheDemoNeeds) {
   EXPECT_EQ(config->doors[1].name, "green");
   EXPECT_EQ(config->doors[2].name, "blue");
   EXPECT_EQ(config->metrics_address, "127.0.0.1:9464");
+}
+
+TEST(NodeConfig, DriveWritesADayBecomeBytesASecond) {
+  NvmeConfig disk;
+  disk.size_bytes = 8'640'000'000'000;  // 8.64 TB: a hundred million bytes for each second of a day
+  EXPECT_EQ(WriteBytesPerSecond(disk), 0u) << "no budget";
+  disk.writes_per_day_percent = 100;
+  EXPECT_EQ(WriteBytesPerSecond(disk), 100'000'000u);
+  disk.writes_per_day_percent = 30;
+  EXPECT_EQ(WriteBytesPerSecond(disk), 30'000'000u);
 }
 
 }  // namespace
