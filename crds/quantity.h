@@ -15,6 +15,7 @@ struct Quantity {
   bool is_percent = false;
 
   uint64_t Resolve(uint64_t capacity_bytes) const;
+  friend bool operator==(const Quantity&, const Quantity&) = default;
 };
 
 // InvalidArgument says what is allowed. No floats, no negative values, no overflow.

@@ -22,12 +22,14 @@ struct Subject {
   std::string service_account_name;  // in Kubernetes
   std::optional<uint32_t> uid;       // file source only
   std::string socket;                // file source only
+  friend bool operator==(const Subject&, const Subject&) = default;
 };
 
 // No claim on a tier: nothing may be held there. A guarantee without a limit: up to the tier's capacity.
 struct TierClaim {
   std::optional<Quantity> guarantee;
   std::optional<Quantity> limit;
+  friend bool operator==(const TierClaim&, const TierClaim&) = default;
 };
 
 struct PoolClaim {
@@ -35,6 +37,7 @@ struct PoolClaim {
   TierClaim hbm;   // per GPU
   TierClaim dram;  // per node
   TierClaim nvme;  // per node
+  friend bool operator==(const PoolClaim&, const PoolClaim&) = default;
 };
 
 struct TtlSpec {
@@ -42,6 +45,7 @@ struct TtlSpec {
   int64_t dram_seconds = 600;
   int64_t nvme_seconds = 86400;
   bool demote_on_expiry = true;
+  friend bool operator==(const TtlSpec&, const TtlSpec&) = default;
 };
 
 struct TenantPolicy {
@@ -60,10 +64,12 @@ struct TenantPolicy {
   struct Codec {
     std::vector<std::string> models;
     std::string dram = "None", nvme = "None";
+    friend bool operator==(const Codec&, const Codec&) = default;
   };
   std::vector<Codec> codecs;
   int64_t sessions_max = 64;
   std::string source;  // "file:line" for errors that only the whole set can show
+  friend bool operator==(const TenantPolicy&, const TenantPolicy&) = default;
 };
 
 // Reads one object whose kind is TenantKVPolicy. What is wrong goes to `findings`; the value is meaningless then.

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "client/libkvartal/token_file.h"
+
 namespace kvartal::client {
 namespace {
 
@@ -13,8 +15,9 @@ constexpr size_t kEpochBytesMax = 64;
 
 }  // namespace
 
-ClientCore::ClientCore(std::string socket_path, std::string client_name, std::string join_group)
+ClientCore::ClientCore(std::string socket_path, std::string token_path, std::string client_name, std::string join_group)
     : socket_path_(std::move(socket_path)),
+      token_path_(std::move(token_path)),
       client_name_(std::move(client_name)),
       join_group_(std::move(join_group)),
       keeper_(std::make_unique<SessionKeeper>()),
@@ -62,7 +65,8 @@ kv_status ClientCore::Connect(const Deadline& deadline) {
 }
 
 kv_status ClientCore::TryAttach(const Deadline& deadline) {
-  std::string error;
+  std::string error, token;
+  if (!token_path_.empty() && !ReadTokenFile(token_path_, &token, &error)) return Fail(KV_UNAVAILABLE, error);
   std::unique_ptr<Connection> connection = Connection::Open(socket_path_, deadline, &error);
   if (connection == nullptr) return Fail(KV_UNAVAILABLE, error);
   auto session = std::make_shared<Session>(std::move(connection), keeper_->bell());
@@ -71,6 +75,7 @@ kv_status ClientCore::TryAttach(const Deadline& deadline) {
   attach->set_group(group_.empty() ? join_group_ : group_);
   attach->set_returning(!group_.empty());
   attach->set_client(client_name_);
+  attach->set_token(token);
   if (session->Call(deadline) != IoResult::kOk) {
     return Fail(KV_UNAVAILABLE, "attach to " + socket_path_ + ": " + session->failure());
   }
@@ -95,6 +100,7 @@ kv_status ClientCore::Welcome(std::shared_ptr<Session> session) {
   daemon_epoch_ = attached.daemon_epoch();
   const uint32_t lease_ms = attached.lease_ms() == 0 ? kLeaseMsDefault : attached.lease_ms();
   session->SetLeaseMs(std::min(lease_ms, kLeaseMsMax));
+  if (!token_path_.empty()) session->KeepIdentity(token_path_, attached.identity_ms());
   session_ = std::move(session);
   ++session_serial_;
   session_proved_ = false;

@@ -20,9 +20,13 @@
 
 namespace kvartal::client {
 
+// What the daemon is told of a deadline, so that what it has by then is here in time.
+uint32_t AnswerWithinMs(const Deadline& deadline);
+
 class ClientCore {
  public:
-  ClientCore(std::string socket_path, std::string client_name, std::string join_group);
+  // `token_path`: of a ServiceAccount token; "": none.
+  ClientCore(std::string socket_path, std::string token_path, std::string client_name, std::string join_group);
   ~ClientCore();
   ClientCore(const ClientCore&) = delete;
   ClientCore& operator=(const ClientCore&) = delete;
@@ -34,6 +38,7 @@ class ClientCore {
   kv_status Lookup(kv_namespace ns, const uint8_t* keys, uint32_t count, uint64_t prompt_tokens, kv_lease** lease,
                    uint32_t* matched, uint64_t* request, const Deadline& deadline);
   kv_status Load(kv_lease* lease, uint32_t first, uint32_t count, uint32_t* loaded, const Deadline& deadline);
+  kv_status Prefetch(kv_lease* lease, uint32_t first, uint32_t count);
   // A handle on a lease of another session of the group: its blocks have no place until they are loaded.
   kv_status Borrow(kv_namespace ns, uint64_t id, uint32_t first, uint32_t count, kv_lease** lease,
                    const Deadline& deadline);
@@ -91,6 +96,7 @@ class ClientCore {
   // Sets block `i` of the lease; false when the daemon named a place that cannot be.
   bool Place(kv_lease* lease, uint32_t i, int tier, uint64_t offset, uint32_t generation);
   kv_status CheckLease(const kv_lease* lease);
+  kv_status CheckRange(const kv_lease* lease, uint32_t first, uint32_t count);
   kv_lease* NewLease(const Namespace& ns, uint64_t id);
   void FreeLease(kv_lease* lease);
   void LetGoOfOldArenas();
@@ -100,7 +106,7 @@ class ClientCore {
   bool IsOfThisSession(const kv_slot& slot) const;
 
   const ProcessMark mark_ = ProcessMark::Here();
-  const std::string socket_path_, client_name_, join_group_;
+  const std::string socket_path_, token_path_, client_name_, join_group_;
   std::string last_error_, last_refusal_, tenant_, group_, daemon_epoch_;
 
   std::unique_ptr<SessionKeeper> keeper_;

@@ -13,6 +13,7 @@ inline constexpr uint32_t kDeadlineMsDefault = 1000;  // where a call passes 0
 inline constexpr uint32_t kDeadlineMsMax = 600'000;   // a call that waits longer is a hang
 inline constexpr int64_t kAnswerSpinNs = 100'000;     // a lookup on two cores takes 50 us; being woken takes another 50
 inline constexpr uint32_t kSpinsPerCoreCount = 64;    // how often it is asked whether this thread has one core only
+inline constexpr uint32_t kAnswerMarginMs = 200;      // a daemon looks at deadlines ten times a second
 inline constexpr uint32_t kBackoffMsMin = 50;         // first retry after a failed attach
 inline constexpr uint32_t kBackoffMsMax = 2000;       // a returning daemon is found within this
 inline constexpr uint32_t kSilentCallsMax = 8;        // deadlines missed in a row until the daemon counts as hung
@@ -29,7 +30,10 @@ inline constexpr size_t kEmptiedArenasMax = 64;  // address ranges kept so that 
 inline constexpr uint64_t kArenaBytesMax = uint64_t{1} << 46;
 inline constexpr size_t kDurableBacklogMax = 1u << 20;  // reservations kept for the callback; beyond it only counted
 inline constexpr size_t kClientNameBytesMax = 128;
-inline constexpr size_t kSpareLeasesMax = 256;  // lease objects kept for reuse
+inline constexpr int64_t kTokenLookMsMin = 100;     // between looks at the token's file when little time is left,
+inline constexpr int64_t kTokenLookMsMax = 60'000;  // and when much is: kubelet writes a newer one when a fifth is left
+inline constexpr int64_t kTokenLookParts = 8;       // looks that fit into what is left
+inline constexpr size_t kSpareLeasesMax = 256;      // lease objects kept for reuse
 
 static_assert(kAbandonedLookupsMax >= kSilentCallsMax);
 

@@ -3,8 +3,14 @@
 #include <utility>
 
 #include "client/libkvartal/client_core.h"
+#include "client/libkvartal/client_limits.h"
 
 namespace kvartal::client {
+
+uint32_t AnswerWithinMs(const Deadline& deadline) {
+  const uint32_t left_ms = deadline.RemainingMs();
+  return std::max(left_ms > 2 * kAnswerMarginMs ? left_ms - kAnswerMarginMs : left_ms / 2, 1u);
+}
 
 kv_status ClientCore::Lookup(kv_namespace ns, const uint8_t* keys, uint32_t count, uint64_t prompt_tokens,
                              kv_lease** lease, uint32_t* matched, uint64_t* request, const Deadline& deadline) {
@@ -93,14 +99,32 @@ bool ClientCore::Place(kv_lease* lease, uint32_t i, int tier, uint64_t offset, u
   return tier == KV_TIER_HBM || tier == KV_TIER_NVME;
 }
 
-kv_status ClientCore::Load(kv_lease* lease, uint32_t first, uint32_t count, uint32_t* loaded,
-                           const Deadline& deadline) {
+kv_status ClientCore::CheckRange(const kv_lease* lease, uint32_t first, uint32_t count) {
   if (first < lease->front || first > lease->blocks.size() || count > lease->blocks.size() - first) {
     return Fail(KV_INVALID_ARGUMENT, "blocks [" + std::to_string(first) + ", +" + std::to_string(count) +
                                          ") are not in the lease, which holds [" + std::to_string(lease->front) + ", " +
                                          std::to_string(lease->blocks.size()) + ")");
   }
-  if (const kv_status status = CheckLease(lease); status != KV_OK) return status;
+  return CheckLease(lease);
+}
+
+kv_status ClientCore::Prefetch(kv_lease* lease, uint32_t first, uint32_t count) {
+  if (const kv_status status = CheckRange(lease, first, count); status != KV_OK) return status;
+  for (uint32_t told = 0; told < count;) {
+    const uint32_t part = std::min(count - told, kKeysPerFrameMax);
+    wire::Load* load = session_->NewRequest()->mutable_load();
+    load->set_lease(lease->id);
+    load->set_first(first + told);
+    load->set_count(part);
+    if (!session_->Tell()) return Fail(KV_UNAVAILABLE, "the daemon takes no more requests now");
+    told += part;
+  }
+  return KV_OK;
+}
+
+kv_status ClientCore::Load(kv_lease* lease, uint32_t first, uint32_t count, uint32_t* loaded,
+                           const Deadline& deadline) {
+  if (const kv_status status = CheckRange(lease, first, count); status != KV_OK) return status;
   while (*loaded < count) {
     const uint32_t asked = std::min(count - *loaded, kKeysPerFrameMax);
     uint32_t part = 0;
@@ -118,6 +142,7 @@ kv_status ClientCore::LoadPart(kv_lease* lease, uint32_t first, uint32_t count, 
   load->set_lease(lease->id);
   load->set_first(first);
   load->set_count(count);
+  load->set_deadline_ms(AnswerWithinMs(deadline));
   if (const kv_status status = Exchange(deadline); status != KV_OK) return status;
   const wire::ServerFrame& answer = session_->answer();
   const wire::Loaded& found = answer.loaded();
@@ -137,6 +162,10 @@ kv_status ClientCore::LoadPart(kv_lease* lease, uint32_t first, uint32_t count, 
     return Fail(KV_LOST, "block " + std::to_string(first + got) + " of the lease was lost: recompute from there");
   if (got == count) return KV_OK;
   last_refusal_ = found.refusal();
+  if (last_refusal_ == "late") {
+    return Fail(KV_UNAVAILABLE, "the disk had not brought block " + std::to_string(first + got) +
+                                    " of the lease before the deadline: recompute from there");
+  }
   return Fail(KV_REFUSED, "no room in DRAM for more of this chain (" + last_refusal_ +
                               "): release the front of the lease, then ask for the rest");
 }

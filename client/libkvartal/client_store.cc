@@ -28,6 +28,7 @@ kv_status ClientCore::Reserve(const kv_reserve_args& args, kv_slot* slots, const
   if (args.parent_key != nullptr) reserve->set_parent(args.parent_key, KV_KEY_BYTES);
   reserve->set_first_depth(args.first_depth);
   reserve->set_request(args.request);
+  reserve->set_deadline_ms(AnswerWithinMs(deadline));
   const kv_status status = Exchange(deadline);
   if (status == KV_NOT_FOUND) found->session_serial = 0;
   if (status != KV_OK) return status;

@@ -63,6 +63,12 @@ std::string SocketPath(const kv_options& options) {
   return path != nullptr && *path != '\0' ? path : kDefaultSocket;
 }
 
+std::string TokenPath(const kv_options& options) {
+  if (options.token_path != nullptr) return options.token_path;
+  const char* path = std::getenv("KVARTAL_TOKEN_FILE");
+  return path != nullptr ? path : "";
+}
+
 std::string ClientName(const kv_options& options) {
   std::string name = options.client_name != nullptr ? options.client_name : program_invocation_short_name;
   name.resize(std::min(name.size(), kvartal::client::kClientNameBytesMax));
@@ -93,7 +99,8 @@ kv_status kv_attach(const kv_options* options, kv_client** client) {
     }
     std::string group;
     if (known.join_group != nullptr) group.assign(reinterpret_cast<const char*>(known.join_group), KV_GROUP_BYTES);
-    auto made = std::unique_ptr<kv_client>(new kv_client{{SocketPath(known), ClientName(known), group}});
+    auto made =
+        std::unique_ptr<kv_client>(new kv_client{{SocketPath(known), TokenPath(known), ClientName(known), group}});
     const kv_status status = made->core.Attach(DeadlineOf(known.deadline_ms));
     if (status == KV_OK || status == KV_UNAVAILABLE) {
       *client = made.release();
@@ -195,6 +202,13 @@ kv_status kv_load(kv_client* client, kv_lease* lease, uint32_t first, uint32_t c
   return Guarded(client, [&](ClientCore& core) {
     if (lease == nullptr || loaded == nullptr) return BadArgument(core, "lease and loaded must not be NULL");
     return core.Load(lease, first, count, loaded, DeadlineOf(deadline_ms));
+  });
+}
+
+kv_status kv_prefetch(kv_client* client, kv_lease* lease, uint32_t first, uint32_t count) {
+  return Guarded(client, [&](ClientCore& core) {
+    if (lease == nullptr) return BadArgument(core, "lease must not be NULL");
+    return core.Prefetch(lease, first, count);
   });
 }
 

@@ -59,10 +59,13 @@ typedef struct kv_options {
   const char* client_name;   /* for the daemon's log, at most 128 bytes; NULL: the program's name */
   const uint8_t* join_group; /* KV_GROUP_BYTES of another session's kv_group; NULL: a new engine group */
   uint32_t deadline_ms;      /* of the attach itself; 0: 1000 */
+  const char* token_path;    /* file of the pod's ServiceAccount token, read at every attach and renewed from before it
+                                expires; NULL: $KVARTAL_TOKEN_FILE, else none */
 } kv_options;
 
 /* `options` may be NULL. Gives a client also when no daemon answers (KV_UNAVAILABLE: every call is a miss until one
- * appears); then *client is NULL only when this process has no memory or thread left. KV_DENIED, KV_INVALID_ARGUMENT,
+ * appears); then *client is NULL only when this process has no memory or thread left. So it is when
+ * the token's file cannot be read yet. KV_DENIED, KV_INVALID_ARGUMENT,
  * KV_UNSUPPORTED and KV_NOT_FOUND (no such group to join) give none: kv_last_error(NULL) tells this thread why. */
 KV_API kv_status kv_attach(const kv_options* options, kv_client** client);
 /* Ends the session: leases end, unfinished blocks are aborted, memory is unmapped. NULL is allowed. */
@@ -122,6 +125,10 @@ KV_API const void* kv_lease_shard(const kv_lease* lease, uint32_t i, uint32_t sh
  * KV_REFUSED when it is 0), or when a block was lost (KV_LOST: a miss from there on). */
 KV_API kv_status kv_load(kv_client* client, kv_lease* lease, uint32_t first, uint32_t count, uint32_t* loaded,
                          uint32_t deadline_ms);
+/* Says that kv_load will be called for blocks [first, first + count): the daemon reads them from NVMe meanwhile, after
+ * what others wait for, as many as there is room for. Waits for nothing. For a long chain: prefetch a part ahead, load
+ * a part, copy it out, release it, and so on; the disk then works while you copy. */
+KV_API kv_status kv_prefetch(kv_client* client, kv_lease* lease, uint32_t first, uint32_t count);
 /* After copying block `i` out: 1 when the bytes were stable all the while, 0 when the lease had ended and they may have
  * changed, and for blocks that are released or not in DRAM. Costs no system call; any thread that may read the block
  * may ask. */

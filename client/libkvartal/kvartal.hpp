@@ -49,6 +49,7 @@ class Lease {
     out.status = kv_load(client_, lease_, first, count, &out.count, deadline_ms);
     return out;
   }
+  kv_status Prefetch(uint32_t first, uint32_t count) { return kv_prefetch(client_, lease_, first, count); }
   kv_status Pin(uint64_t until_wall_ms, uint32_t deadline_ms) {
     return kv_pin(client_, lease_, until_wall_ms, deadline_ms);
   }
@@ -83,7 +84,7 @@ class Client {
 
   // `socket_path` "": the default. `join`: the group of another session, nullptr for a new one.
   kv_status Attach(const std::string& socket_path, const std::string& name = "", const Group* join = nullptr,
-                   uint32_t deadline_ms = 0) {
+                   uint32_t deadline_ms = 0, const std::string& token_path = "") {
     Detach();
     kv_options options{};
     options.struct_size = sizeof(options);
@@ -91,6 +92,7 @@ class Client {
     options.client_name = name.empty() ? nullptr : name.c_str();
     options.join_group = join == nullptr ? nullptr : join->data();
     options.deadline_ms = deadline_ms;
+    options.token_path = token_path.empty() ? nullptr : token_path.c_str();
     return kv_attach(&options, &client_);
   }
   void Detach() { kv_detach(std::exchange(client_, nullptr)); }

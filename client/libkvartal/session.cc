@@ -6,8 +6,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/libkvartal/token_file.h"
+
 namespace kvartal::client {
 namespace {
+
+constexpr int64_t kNsPerMs = 1'000'000;
+
+// Whatever the daemon says, it is a time.
+int64_t IdentityNs(uint64_t identity_ms) {
+  constexpr uint64_t kMsMax = uint64_t{kSecondsMax} * 1000;
+  return static_cast<int64_t>(std::min(identity_ms, kMsMax)) * kNsPerMs;
+}
 
 // Keeps the count of reads odd while it lives.
 class ReadingMark {
@@ -75,6 +85,7 @@ IoResult Session::Call(const Deadline& deadline) {
   const std::lock_guard lock(receive_mutex_);
   const ReadingMark mark(&reads_);
   if (bytes > kFrameBytesMax) {
+    KeepReleases();
     failure_ = "a request of " + std::to_string(bytes) + " bytes does not fit a frame";
     return IoResult::kTimedOut;
   }
@@ -83,6 +94,7 @@ IoResult Session::Call(const Deadline& deadline) {
     case IoResult::kOk:
       return AwaitAnswer(&deadline);
     case IoResult::kTimedOut:
+      KeepReleases();
       failure_ = "the daemon takes no more requests on this connection and the deadline passed";
       if (++silent_calls_ >= kSilentCallsMax) End();
       return IoResult::kTimedOut;
@@ -126,7 +138,12 @@ bool Session::Tell() {
 void Session::GiveBack(uint64_t lease) {
   const std::lock_guard lock(keeper_mutex_);
   released_.push_back(lease);
-  if (keeper_sleeps_ || released_.size() == kHeldReleasesMax) SendReleases();
+  if (keeper_sleeps_ || released_.size() >= kHeldReleasesMax) SendReleases();
+}
+
+void Session::KeepReleases() {
+  const std::lock_guard lock(keeper_mutex_);
+  released_.insert(released_.end(), request_.released().begin(), request_.released().end());
 }
 
 void Session::SendReleases() {
@@ -134,8 +151,7 @@ void Session::SendReleases() {
   wire::ClientFrame frame;
   frame.mutable_release()->set_lease(released_.back());
   frame.mutable_released()->Add(released_.begin(), released_.end() - 1);
-  released_.clear();
-  SendAside(frame);
+  if (SendAside(frame) != IoResult::kTimedOut) released_.clear();
 }
 
 IoResult Session::Listen(const Deadline& deadline) {
@@ -241,6 +257,7 @@ Session::Heard Session::ReceiveOne(char* buffer, wire::ServerFrame* frame, uint6
 Session::Heard Session::Handle(const wire::ServerFrame& frame, ReceivedFds* fds, uint64_t awaited) {
   if (frame.request_id() == 0) return HandleUnasked(frame, fds);
   if (frame.request_id() == awaited) return Heard::kAnswer;
+  if (frame.request_id() == identity_request_.load()) TakeRenewal(frame);
   HandBack(frame);
   return Heard::kOther;
 }
@@ -319,10 +336,10 @@ void Session::HandBack(const wire::ServerFrame& late) {
   }
 }
 
-void Session::SendAside(const wire::ClientFrame& frame) {
+IoResult Session::SendAside(const wire::ClientFrame& frame) {
   // A daemon that takes nothing more ends leases by their expiry and slots by the end of the session.
   const std::string bytes = frame.SerializeAsString();
-  connection_->Send(bytes.data(), bytes.size(), nullptr);
+  return connection_->Send(bytes.data(), bytes.size(), nullptr);
 }
 
 // --- keeper's thread
@@ -338,6 +355,41 @@ void Session::RenewLeases() {
   }
   keeper_request_.set_request_id(NextId());
   SendAside(keeper_request_);
+}
+
+void Session::KeepIdentity(const std::string& token_path, uint64_t identity_ms) {
+  if (identity_ms == 0) return;
+  token_path_ = token_path;
+  token_ = request_.attach().token();
+  identity_until_ns_.store(Deadline::NowNs() + IdentityNs(identity_ms));
+}
+
+void Session::RenewIdentity() {
+  std::string token, error;
+  // A file that is being replaced is there at the next look.
+  if (token_path_.empty() || !ReadTokenFile(token_path_, &token, &error)) return;
+  // What was sent and not taken is sent again: its key may be newer than the daemon's.
+  if (token == token_ && (token_request_ == 0 || token_request_ == identity_accepted_.load())) return;
+  keeper_request_.Clear();
+  keeper_request_.mutable_renew()->set_token(token);
+  token_request_ = NextId();
+  keeper_request_.set_request_id(token_request_);
+  token_ = std::move(token);
+  identity_request_.store(token_request_);
+  SendAside(keeper_request_);
+}
+
+void Session::TakeRenewal(const wire::ServerFrame& answer) {
+  if (!answer.has_renewed()) return;
+  identity_accepted_.store(answer.request_id());
+  identity_until_ns_.store(Deadline::NowNs() + IdentityNs(answer.renewed().identity_ms()));
+}
+
+int64_t Session::NextIdentityLookNs() const {
+  const int64_t until_ns = identity_until_ns_.load();
+  if (until_ns == 0) return INT64_MAX / 2;
+  return std::clamp((until_ns - Deadline::NowNs()) / kTokenLookParts, kTokenLookMsMin * kNsPerMs,
+                    kTokenLookMsMax * kNsPerMs);
 }
 
 bool Session::Tick() {

@@ -65,6 +65,9 @@ class Session {
   void AddLease(uint64_t lease);
   void DropLease(uint64_t lease);
   void SetLeaseMs(uint32_t lease_ms) { lease_ms_.store(lease_ms); }
+  // The session ends by itself after `identity_ms` (0: it does not) unless a newer token of that file is brought; the
+  // one it came with is the last request's. REQUIRES: no keeper watches the session yet.
+  void KeepIdentity(const std::string& token_path, uint64_t identity_ms);
   // Back at the same daemon: its arena need not be mapped twice.
   void ExpectArena(std::shared_ptr<ArenaMap> arena);
 
@@ -76,6 +79,10 @@ class Session {
 
   // --- keeper's thread
   void RenewLeases();
+  // Brings the file's token when it is not the one the daemon has.
+  void RenewIdentity();
+  // From now until the file is to be looked at again.
+  int64_t NextIdentityLookNs() const;
   // Every kKeeperTickMs: sends what GiveBack left. True when the program made no call since the last one: then nothing
   // is left for the keeper to send until it is rung for, and what the daemon says is the keeper's to read.
   bool Tick();
@@ -99,8 +106,11 @@ class Session {
   // The deadline passed with the request on its way.
   IoResult Abandon();
   void ShowNews();
+  void TakeRenewal(const wire::ServerFrame& answer);
 
-  void SendAside(const wire::ClientFrame& frame);
+  IoResult SendAside(const wire::ClientFrame& frame);
+  // The request was not sent: what was to travel with it is still to be told.
+  void KeepReleases();
   // REQUIRES: keeper_mutex_ is held.
   void SendReleases();
   uint64_t NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
@@ -111,6 +121,10 @@ class Session {
   std::atomic<bool> over_{false};
   std::atomic<uint32_t> lease_ms_;
   std::atomic<uint64_t> reads_{0};  // grows when the calling thread begins and when it ends to read: odd while it does
+
+  std::atomic<int64_t> identity_until_ns_{0};   // 0: for as long as the session lasts
+  std::atomic<uint64_t> identity_request_{0};   // of the token that is on its way
+  std::atomic<uint64_t> identity_accepted_{0};  // of the last token that the daemon took
 
   // The calling thread's.
   wire::ClientFrame request_;
@@ -125,6 +139,8 @@ class Session {
   wire::ServerFrame keeper_frame_;
   std::unique_ptr<char[]> keeper_buffer_;
   uint64_t reads_seen_ = 0;
+  std::string token_path_, token_;  // the token: the last that was sent, or that the session came with
+  uint64_t token_request_ = 0;      // that it was sent with; 0: it is the one the session came with
 
   std::mutex receive_mutex_;
   // Guarded by receive_mutex_

@@ -92,7 +92,9 @@ bool SessionKeeper::TakeOrders() {
     arenas.swap(arenas_);
     if (session_ != watched_) {
       session_ = watched_;
-      next_renewal_ns_ = session_ == nullptr ? 0 : Deadline::NowNs() + RenewalNs(*session_);
+      const int64_t now_ns = Deadline::NowNs();
+      next_renewal_ns_ = session_ == nullptr ? 0 : now_ns + RenewalNs(*session_);
+      next_identity_look_ns_ = session_ == nullptr ? 0 : now_ns + session_->NextIdentityLookNs();
       next_tick_ns_ = 0;
       program_is_quiet_ = false;
     }
@@ -117,6 +119,10 @@ void SessionKeeper::TendSession() {
     session_->RenewLeases();
     next_renewal_ns_ = now_ns + RenewalNs(*session_);
   }
+  if (now_ns >= next_identity_look_ns_) {
+    session_->RenewIdentity();
+    next_identity_look_ns_ = now_ns + session_->NextIdentityLookNs();
+  }
   populating_ = session_->PopulatePart();
   if (now_ns < next_tick_ns_) return;
   next_tick_ns_ = now_ns + int64_t{kKeeperTickMs} * kNsPerMs;
@@ -127,7 +133,8 @@ void SessionKeeper::TendSession() {
 int SessionKeeper::WaitMs() const {
   if (session_ == nullptr) return -1;
   if (populating_) return 0;
-  const int64_t until_ns = program_is_quiet_ ? next_renewal_ns_ : std::min(next_renewal_ns_, next_tick_ns_);
+  int64_t until_ns = std::min(next_renewal_ns_, next_identity_look_ns_);
+  if (!program_is_quiet_) until_ns = std::min(until_ns, next_tick_ns_);
   return static_cast<int>(std::clamp<int64_t>((until_ns - Deadline::NowNs()) / kNsPerMs + 1, 0, INT32_MAX));
 }
 

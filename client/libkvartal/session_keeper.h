@@ -47,6 +47,7 @@ class SessionKeeper {
   std::shared_ptr<Session> session_;
   std::deque<std::shared_ptr<ArenaMap>> emptied_;
   int64_t next_renewal_ns_ = 0;
+  int64_t next_identity_look_ns_ = 0;
   int64_t next_tick_ns_ = 0;
   bool program_is_quiet_ = false;
   bool populating_ = false;

@@ -31,6 +31,7 @@ AttachServer::AttachServer(const AttachOptions& options, EventLoop* loop, const 
       request_path_({clock, engine, &codec_, &sessions_, &groups_, &counters_, alive_,
                      [this](Session* session) { Touch(session); }, [this] { PostSweep(); }}) {
   KV_CHECK(options_.lease_ms > 0 && options_.lease_ms <= kLeaseMsMax);
+  if (options_.tokens.has_value()) tokens_.emplace(*options_.tokens);
   engine_->SetObserver(this);
 }
 
@@ -70,16 +71,22 @@ void AttachServer::Stop() {
 void AttachServer::OnAccepted(UniqueFd fd, const Door& door) {
   ++counters_.accepted;
   Attestation who;
-  PeerCredentials peer;
+  Evidence evidence;
+  evidence.door = door.name;
+  const PeerCredentials& peer = evidence.peer;
   if (const auto asked = ReadPeerCredentials(fd.get()); asked.ok()) {
-    peer = *asked;
-    who = Attest(engine_->policy(), peer, door.name, options_.attest_uid);
+    evidence.peer = *asked;
+    who = Attest(engine_->policy(), evidence, attestors());
   } else {
     who.denial = DenialReason::kNoCredentials;
     who.why = std::string(asked.status().message());
   }
   if (sessions_.size() >= kSessionsMax) return RefuseConnection(std::move(fd), peer, who, DenialReason::kNodeSessions);
-  if (who.denial != DenialReason::kNone) {
+  const bool unidentified = who.denial == DenialReason::kNoToken;
+  if (unidentified) {
+    MakeRoomForUnidentified();
+    ++unidentified_;
+  } else if (who.denial != DenialReason::kNone) {
     // Told why when they attach, as long as they are few; more of them are told at once.
     if (strangers_ >= kStrangersMax) return RefuseConnection(std::move(fd), peer, who, DenialReason::kStrangers);
     ++strangers_;
@@ -91,7 +98,8 @@ void AttachServer::OnAccepted(UniqueFd fd, const Door& door) {
     ++held;
   }
   const int64_t now_ns = clock_->MonotonicNs();
-  Session* session = sessions_.Create(std::move(fd), door.name, peer, std::move(who), now_ns);
+  Session* session = sessions_.Create(std::move(fd), std::move(evidence), std::move(who), now_ns);
+  if (unidentified) unidentified_order_.push_back(session->id());
   const absl::Status watched =
       loop_->Add(session->socket(), EPOLLIN, [this, session](uint32_t events) { OnSessionEvent(session, events); });
   if (!watched.ok()) {
@@ -106,16 +114,12 @@ void AttachServer::RefuseConnection(UniqueFd fd, const PeerCredentials& peer, co
                                     DenialReason reason) {
   CountDenial(peer, who, reason);
   // A session of its own kind: it lives for this one answer.
-  Session refused(SessionId::None(), std::move(fd), "", peer, who, clock_->MonotonicNs());
+  Session refused(SessionId::None(), std::move(fd), Evidence{peer, "", std::nullopt}, who, clock_->MonotonicNs());
   ++counters_.errors;
   if (reason == DenialReason::kStrangers) {
     refused.SendError(&codec_, 0, Code::DENIED, who.why);
   } else if (reason == DenialReason::kTenantSessions) {
-    refused.SendError(&codec_, 0, Code::REFUSED,
-                      absl::StrCat("tenant ", who.tenant,
-                                   " has as many sessions on this node as its policy allows: close some or "
-                                   "raise sessions.max"),
-                      RefusalName(policy::Refusal::kTenantLimit));
+    refused.SendError(&codec_, 0, Code::REFUSED, TenantIsFull(who.tenant), RefusalName(policy::Refusal::kTenantLimit));
   } else {
     refused.SendError(&codec_, 0, Code::REFUSED,
                       absl::StrCat("this node has ", kSessionsMax, " sessions: try again later"),
@@ -166,11 +170,20 @@ void AttachServer::HandleFrame(Session* session, size_t bytes) {
       session->grant_unacked = false;
       return;
     default:
-      if (session->group == nullptr) {
-        return request_path_.SendError(session, Code::NOT_ATTACHED, "this session is not attached: send Attach first");
-      }
-      return request_path_.Handle(session, parsed.verb);
+      return HandleRequest(session, parsed.verb);
   }
+}
+
+void AttachServer::HandleRequest(Session* session, Verb verb) {
+  if (session->group == nullptr) {
+    return request_path_.SendError(session, Code::NOT_ATTACHED, "this session is not attached: send Attach first");
+  }
+  // A token says who somebody is. Where nobody asked for one, it says nothing.
+  if (const std::string& token = codec_.frame().renew().token();
+      verb == Verb::kRenew && !token.empty() && session->evidence().pod.has_value()) {
+    if (!RenewIdentity(session, token)) return;
+  }
+  request_path_.Handle(session, verb);
 }
 
 void AttachServer::RejectFrame(Session* session, BadFrame bad) {
@@ -209,13 +222,15 @@ void AttachServer::EndSession(Session* session) {
   loop_->Remove(session->socket());
   if (session->peer_exit.valid()) loop_->Remove(session->peer_exit.get());
   if (session->who().denial != DenialReason::kNone) {
-    --strangers_;
+    UncountStranger(session->who().denial);
   } else if (auto held = sessions_by_tenant_.find(session->who().tenant); --held->second == 0) {
     sessions_by_tenant_.erase(held);
   }
+  expiries_.erase({session->identity_until_ns(), session->id()});
   // Out of the tables first: answers the engine gives while it aborts find nobody to tell.
   const std::unique_ptr<Session> ended = sessions_.Remove(session->id());
   if (EngineGroup* group = ended->group; group != nullptr) {
+    engine_->EndSession(ended->id());
     std::erase(group->sessions, ended.get());
     if (group->sessions.empty()) EndGroup(group, seen_ns);
   }
@@ -314,6 +329,7 @@ void AttachServer::OnGranted(DomainId domain, uint64_t offset, uint64_t bytes) {
 void AttachServer::Tick() {
   for (const auto& listener : listeners_) listener->Resume();
   CheckDeadlines();
+  EndExpired();
   ExpireLeases();
   denials_.Tick(clock_->MonotonicNs(), [this](const DoorEvent& event) { TellOfDoor(event); });
 }

@@ -9,8 +9,11 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -22,8 +25,10 @@
 #include "daemon/attach/frame_codec.h"
 #include "daemon/attach/listener.h"
 #include "daemon/attach/peer_identity.h"
+#include "daemon/attach/pod_cgroup.h"
 #include "daemon/attach/request_path.h"
 #include "daemon/attach/session.h"
+#include "daemon/attach/token_attestor.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/event_loop.h"
 #include "daemon/base/limits.h"
@@ -38,6 +43,9 @@ struct AttachOptions {
   bool attest_uid = true;
   std::vector<Door> doors;  // the socket attestor: one door a tenant
   uint32_t lease_ms = kLeaseMsDefault;
+  std::optional<TokenOptions> tokens;  // the k8s-token attestor; none: tokens are not looked at
+  // Of a pid, the text of /proc/PID/cgroup; "" when it cannot be read.
+  std::function<std::string(uint32_t pid)> read_cgroup = ReadCgroup;
 };
 
 class AttachServer : private engine::EngineObserver {
@@ -60,6 +68,11 @@ class AttachServer : private engine::EngineObserver {
   // The engine has a new snapshot: peers it no longer vouches for are told Goodbye and cut, and so are those of a
   // tenant that was made anew under its old name.
   void OnPolicyChanged();
+  // Whose tokens count from now on, and by which keys; nobody's until the first call. Sessions of a key that has left
+  // end.
+  void SetTokenKeys(const std::string& issuer, token::KeySet keys);
+  // UIDs of the pods on this node, where somebody knows: sessions of a pod that has left end, and its tokens with them.
+  void SetNodePods(const std::vector<std::string>& uids);
   // Before and after a tenant is erased. In between its sessions are gone, with what they leased and were filling, and
   // new ones are refused. False: it is being erased already.
   [[nodiscard]] bool BeginDrop(const std::string& tenant);
@@ -82,6 +95,7 @@ class AttachServer : private engine::EngineObserver {
   void OnSessionEvent(Session* session, uint32_t epoll_events);
   void ReadFrames(Session* session);
   void HandleFrame(Session* session, size_t bytes);
+  void HandleRequest(Session* session, Verb verb);
   void RejectFrame(Session* session, BadFrame bad);
   void RefuseConnection(UniqueFd fd, const PeerCredentials& peer, const Attestation& who, DenialReason reason);
   void EndSession(Session* session);
@@ -89,6 +103,8 @@ class AttachServer : private engine::EngineObserver {
 
   // --- the verbs that make or end a session; RequestPath has the others
   void HandleAttach(Session* session);
+  // False when answered with an error.
+  bool MayAttach(Session* session);
   void TellOfAttach(const Session& session) const;
   // nullptr when answered with an error.
   EngineGroup* JoinGroup(Session* session, TenantId tenant, const v1::Attach& in);
@@ -97,6 +113,22 @@ class AttachServer : private engine::EngineObserver {
   void EndGroup(EngineGroup* group, int64_t seen_ns);
   void SayGoodbye(Session* session, std::string_view reason);
   void EndTenant(const std::string& tenant, std::string_view reason, CutReason cut);
+
+  // --- tokens (attach_token.cc)
+  Attestors attestors() const { return {options_.attest_uid, tokens_.has_value()}; }
+  TokenJudgement JudgeToken(const Session& session, std::string_view token) const;
+  int64_t ExpiryOf(const token::PodClaims& pod) const;
+  void Deny(Session* session, DenialReason reason, const std::string& why);
+  // False when answered with an error.
+  bool IdentifyByToken(Session* session, const std::string& token);
+  // False when answered with an error; the session goes on as it was.
+  bool RenewIdentity(Session* session, const std::string& token);
+  void EndExpired();
+  // A silent one costs nobody else: with too many, the one that has been silent longest goes.
+  void MakeRoomForUnidentified();
+  void UncountStranger(DenialReason denial) { --(denial == DenialReason::kNoToken ? unidentified_ : strangers_); }
+  // Ends the sessions of peers that nothing vouches for any more.
+  void EndUnvouched();
 
   // --- what is done later on the loop: a session or the engine may be further up the stack
   void Touch(Session* session);
@@ -109,6 +141,7 @@ class AttachServer : private engine::EngineObserver {
   void CountDenial(const PeerCredentials& peer, const Attestation& who, DenialReason reason);
   void TellOfDoor(const DoorEvent& event) const;
   void LogCut(const Session& session);
+  static std::string TenantIsFull(const std::string& tenant);
 
   const AttachOptions options_;
   EventLoop* const loop_;
@@ -127,6 +160,10 @@ class AttachServer : private engine::EngineObserver {
   absl::flat_hash_map<std::string, size_t> sessions_by_tenant_;
   absl::flat_hash_set<std::string> erasing_;  // tenants between BeginDrop and EndDrop
   size_t strangers_ = 0;
+  size_t unidentified_ = 0;  // connections that a token may still vouch for
+  std::deque<SessionId> unidentified_order_;
+  std::optional<TokenAttestor> tokens_;
+  std::set<std::pair<int64_t, SessionId>> expiries_;  // of every session that a token identified, soonest first
   bool draining_ = false;
 
   std::vector<SessionId> touched_;

@@ -24,13 +24,53 @@ enum class DenialReason : uint8_t {
   kStrangers,       // too many peers nobody vouches for are connected already
   kDraining,        // the daemon is going down
   kErasing,         // the tenant is being erased
+  // --- of tokens
+  kNoToken,                // the shared door, where a token is what is asked for, and none came
+  kTokenMalformed,         // not a ServiceAccount token
+  kTokenAlgorithm,         // not the algorithm of the key it names
+  kTokenUnknownKey,        // signed by a key this node does not know
+  kTokenSignature,         // changed, or signed by somebody else
+  kTokenIssuer,            // of another cluster
+  kTokenAudience,          // meant for somebody else
+  kTokenExpired,           // its time is over
+  kTokenNotYetValid,       // its time has not begun
+  kTokenNotPodBound,       // bound to no pod
+  kForeignNode,            // of a pod on another node
+  kPodGone,                // of a pod that was deleted
+  kForeignPod,             // the kernel says that the peer is in another pod, or it renews with another pod's
+  kPodUnproven,            // the kernel was to say which pod the peer is in, and did not
+  kUnknownServiceAccount,  // no policy names it
 };
-inline constexpr size_t kDenialReasonCount = 12;
+inline constexpr size_t kDenialReasonCount = 27;
 
 constexpr const char* DenialReasonName(DenialReason reason) {
-  constexpr const char* kNames[kDenialReasonCount] = {
-      "none",          "unknown_uid",     "unknown_door",  "disagreement", "no_attestor", "no_credentials",
-      "foreign_group", "tenant_sessions", "node_sessions", "strangers",    "draining",    "erasing"};
+  constexpr const char* kNames[kDenialReasonCount] = {"none",
+                                                      "unknown_uid",
+                                                      "unknown_door",
+                                                      "disagreement",
+                                                      "no_attestor",
+                                                      "no_credentials",
+                                                      "foreign_group",
+                                                      "tenant_sessions",
+                                                      "node_sessions",
+                                                      "strangers",
+                                                      "draining",
+                                                      "erasing",
+                                                      "no_token",
+                                                      "token_malformed",
+                                                      "token_algorithm",
+                                                      "token_unknown_key",
+                                                      "token_signature",
+                                                      "token_issuer",
+                                                      "token_audience",
+                                                      "token_expired",
+                                                      "token_not_yet_valid",
+                                                      "token_not_pod_bound",
+                                                      "foreign_node",
+                                                      "pod_gone",
+                                                      "foreign_pod",
+                                                      "pod_unproven",
+                                                      "unknown_service_account"};
   return kNames[static_cast<size_t>(reason)];
 }
 
@@ -67,13 +107,14 @@ enum class CutReason : uint8_t {
   kSocketError,
   kStopped,  // the daemon goes down
   kErased,   // its tenant is being erased
+  kExpired,  // the token it came with, and no newer one came
 };
-inline constexpr size_t kCutReasonCount = 13;
+inline constexpr size_t kCutReasonCount = 14;
 
 constexpr const char* CutReasonName(CutReason reason) {
   constexpr const char* kNames[kCutReasonCount] = {
       "none",    "peer_closed", "detached", "peer_exited",  "bad_frame", "too_slow", "silent",
-      "unacked", "denied",      "policy",   "socket_error", "stopped",   "erased"};
+      "unacked", "denied",      "policy",   "socket_error", "stopped",   "erased",   "expired"};
   return kNames[static_cast<size_t>(reason)];
 }
 
@@ -81,12 +122,13 @@ constexpr const char* CutReasonName(CutReason reason) {
 struct DoorEvent {
   DenialReason denial = DenialReason::kNone;
   std::string_view tenant;    // "" where nobody vouches for the process
-  std::string_view attestor;  // "uid" | "socket"
+  std::string_view attestor;  // "uid" | "socket" | "k8s-token"
   uint32_t pid = 0;
   uint32_t uid = 0;
   std::string_view client;  // its own name for itself
   std::string_view group;   // of an attach: hex of its first bytes
   std::string_view why;     // of a denial
+  std::string_view pod;     // "<namespace>/<name>" of an attach by token
   uint64_t repeated = 0;    // of a denial: so many more of this kind since it was told; 0: this one
   bool various = false;     // of those: they were of several kinds, and whose is not told
 };
@@ -94,7 +136,7 @@ struct DoorEvent {
 struct SessionInfo {
   uint64_t id = 0;
   std::string tenant;    // "" before Attach
-  std::string attestor;  // "uid" | "socket"
+  std::string attestor;  // "uid" | "socket" | "k8s-token"
   uint32_t pid = 0;
   uint32_t uid = 0;
   std::string client;
@@ -116,6 +158,8 @@ struct AttachStats {
       0;  // leases, reservations and namespaces named that the group does not have (ended, or another's)
   uint64_t not_yours = 0;  // reservations of another group named
   uint64_t leases_expired = 0;
+  uint64_t token_renewals = 0;
+  uint64_t token_keys = 0;         // in the set that vouches for tokens now
   uint64_t accept_out_of_fds = 0;  // connections closed at once because the process had no fd left
   std::array<uint64_t, kDenialReasonCount> denials{};
   std::array<uint64_t, kBadFrameCount> bad_frames{};

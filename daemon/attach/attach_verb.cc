@@ -39,32 +39,7 @@ bool LogNow(int64_t now_ns, int64_t* logged_ns) {
 
 void AttachServer::HandleAttach(Session* session) {
   const v1::Attach& in = codec_.frame().attach();
-  if (session->group != nullptr) {
-    return request_path_.SendError(session, Code::BAD_ARGUMENT,
-                                   "this session is attached already: one Attach a connection");
-  }
-  if (session->who().denial != DenialReason::kNone) {
-    CountDenial(session->peer(), session->who(), session->who().denial);
-    request_path_.SendError(session, Code::DENIED, session->who().why);
-    return session->Cut(CutReason::kDenied);
-  }
-  if (in.version() != kProtocolVersion) {
-    return request_path_.SendError(
-        session, Code::UNSUPPORTED,
-        absl::StrCat("protocol version ", in.version(), " is not one this daemon has: it has ", kProtocolVersion));
-  }
-  if (draining_) {
-    CountDenial(session->peer(), session->who(), DenialReason::kDraining);
-    return request_path_.SendError(session, Code::REFUSED, "the daemon is draining: attach again after its restart",
-                                   RefusalName(policy::Refusal::kDraining));
-  }
-  if (erasing_.contains(session->who().tenant)) {
-    CountDenial(session->peer(), session->who(), DenialReason::kErasing);
-    return request_path_.SendError(
-        session, Code::REFUSED,
-        absl::StrCat("tenant ", session->who().tenant, " is being erased from this node: try again later"),
-        RefusalName(policy::Refusal::kDraining));
-  }
+  if (!MayAttach(session)) return;
   const TenantId tenant = engine_->FindTenant(session->who().tenant);
   if (!tenant.valid()) {
     request_path_.SendError(session, Code::DENIED,
@@ -94,15 +69,54 @@ void AttachServer::HandleAttach(Session* session) {
   out->set_lease_ms(options_.lease_ms);
   out->set_arena_bytes(memory->arena_bytes);
   out->set_daemon_epoch(daemon_epoch_);
+  out->set_identity_ms(session->IdentityMs(clock_->MonotonicNs()));
   session->Send(&codec_, reply);
   GrantMemory(session, *memory);
+}
+
+bool AttachServer::MayAttach(Session* session) {
+  const v1::Attach& in = codec_.frame().attach();
+  if (session->group != nullptr) {
+    request_path_.SendError(session, Code::BAD_ARGUMENT, "this session is attached already: one Attach a connection");
+    return false;
+  }
+  if (tokens_.has_value() && !in.token().empty() && !IdentifyByToken(session, in.token())) return false;
+  if (session->who().denial != DenialReason::kNone) {
+    CountDenial(session->peer(), session->who(), session->who().denial);
+    request_path_.SendError(session, Code::DENIED, session->who().why);
+    session->Cut(CutReason::kDenied);
+    return false;
+  }
+  if (in.version() != kProtocolVersion) {
+    request_path_.SendError(
+        session, Code::UNSUPPORTED,
+        absl::StrCat("protocol version ", in.version(), " is not one this daemon has: it has ", kProtocolVersion));
+    return false;
+  }
+  if (draining_) {
+    CountDenial(session->peer(), session->who(), DenialReason::kDraining);
+    request_path_.SendError(session, Code::REFUSED, "the daemon is draining: attach again after its restart",
+                            RefusalName(policy::Refusal::kDraining));
+    return false;
+  }
+  if (erasing_.contains(session->who().tenant)) {
+    CountDenial(session->peer(), session->who(), DenialReason::kErasing);
+    request_path_.SendError(
+        session, Code::REFUSED,
+        absl::StrCat("tenant ", session->who().tenant, " is being erased from this node: try again later"),
+        RefusalName(policy::Refusal::kDraining));
+    return false;
+  }
+  return true;
 }
 
 void AttachServer::TellOfAttach(const Session& session) const {
   const Attestation& who = session.who();
   const PeerCredentials& peer = session.peer();
   const std::string group = NameToHex(session.group->name, kGroupHexBytes);
-  TellOfDoor({DenialReason::kNone, who.tenant, who.attestor, peer.pid, peer.uid, session.client, group, ""});
+  const auto& token = session.evidence().pod;
+  const std::string pod = token.has_value() ? absl::StrCat(token->ns, "/", token->pod_name) : "";
+  TellOfDoor({DenialReason::kNone, who.tenant, who.attestor, peer.pid, peer.uid, session.client, group, "", pod});
 }
 
 EngineGroup* AttachServer::JoinGroup(Session* session, TenantId tenant, const v1::Attach& in) {
@@ -157,12 +171,15 @@ void AttachServer::SayGoodbye(Session* session, std::string_view reason) {
   session->Send(&codec_, frame);
 }
 
-void AttachServer::OnPolicyChanged() {
+void AttachServer::OnPolicyChanged() { EndUnvouched(); }
+
+void AttachServer::EndUnvouched() {
   std::vector<Session*> unvouched;
   for (const auto& [id, session] : sessions_.all()) {
-    const Attestation now = Attest(engine_->policy(), session->peer(), session->door(), options_.attest_uid);
+    const Attestation now = Attest(engine_->policy(), session->evidence(), attestors());
     // A stranger that the new policy vouches for connects again: an identity never changes.
     bool same = now.tenant == session->who().tenant && now.attestor == session->who().attestor;
+    if (const auto& pod = session->evidence().pod; pod.has_value()) same = same && tokens_->StillVouchesFor(*pod);
     // The same name is another tenant when its object was deleted and made anew: what this session holds is not its.
     if (same && session->group != nullptr) {
       same = engine_->policy().FindByName(now.tenant)->uid == session->tenant_uid;
@@ -170,7 +187,9 @@ void AttachServer::OnPolicyChanged() {
     if (!same) unvouched.push_back(session.get());
   }
   for (Session* session : unvouched) {
-    SayGoodbye(session, "the node's policy no longer takes this peer for the tenant it was: attach again");
+    SayGoodbye(session,
+               "this peer is no longer taken for the tenant it was (policy, keys or pods of the node have "
+               "changed): attach again");
     session->Cut(CutReason::kPolicy);
     EndSession(session);
   }
@@ -207,7 +226,7 @@ void AttachServer::Drain() {
 
 void AttachServer::CountDenial(const PeerCredentials& peer, const Attestation& who, DenialReason reason) {
   ++counters_.denials[static_cast<size_t>(reason)];
-  denials_.Note({reason, who.tenant, who.attestor, peer.pid, peer.uid, "", "", who.why}, clock_->MonotonicNs(),
+  denials_.Note({reason, who.tenant, who.attestor, peer.pid, peer.uid, "", "", who.why, ""}, clock_->MonotonicNs(),
                 [this](const DoorEvent& event) { TellOfDoor(event); });
   if (!LogNow(clock_->MonotonicNs(), &denial_logged_ns_[static_cast<size_t>(reason)])) return;
   Log(LogLevel::kWarning, "attach", "denied (", DenialReasonName(reason), "): uid ", peer.uid, " pid ", peer.pid,
@@ -229,8 +248,14 @@ void AttachServer::LogCut(const Session& session) {
       session.client, "'");
 }
 
+std::string AttachServer::TenantIsFull(const std::string& tenant) {
+  return absl::StrCat("tenant ", tenant,
+                      " has as many sessions on this node as its policy allows: close some or raise sessions.max");
+}
+
 AttachStats AttachServer::stats() const {
   AttachStats out = counters_;
+  if (tokens_.has_value()) out.token_keys = tokens_->keys();
   out.sessions = sessions_.size();
   out.groups = groups_.size();
   for (const auto& listener : listeners_) out.accept_out_of_fds += listener->out_of_fds();

@@ -33,7 +33,8 @@ Verb VerbOf(const ClientFrame& frame, int* count) {
   return verb;
 }
 
-static_assert(kKeysPerFrameMax == 1024 && kReservePerFrameMax == 1024, "the texts below name these bounds");
+static_assert(kTokenBytesMax == 16 * kKiB && kKeysPerFrameMax == 1024 && kReservePerFrameMax == 1024,
+              "the texts below name these bounds");
 
 const char* CheckKeys(const std::string& keys, size_t keys_max) {
   if (keys.empty()) return "keys is empty: give 1 to 1024 keys of 32 bytes";
@@ -63,6 +64,10 @@ const char* CheckReserve(const v1::Reserve& reserve) {
   return nullptr;
 }
 
+const char* CheckToken(const std::string& token) {
+  return token.size() <= kTokenBytesMax ? nullptr : "token is longer than 16 KiB: it is no ServiceAccount token";
+}
+
 // REQUIRES: no verb. Whatever it then has beside what goes with one is of a newer protocol.
 bool HasUnknownFields(ClientFrame* frame) {
   const uint64_t request_id = frame->request_id();
@@ -84,7 +89,7 @@ const char* CheckArguments(const ClientFrame& frame, Verb verb) {
       }
       if (frame.attach().client().size() > kClientNameBytesMax)
         return "client is longer than 128 bytes: shorten the name";
-      return nullptr;
+      return CheckToken(frame.attach().token());
     case Verb::kOpenNamespace:
       return frame.open_namespace().digest().size() == kNamespaceDigestBytes ? nullptr : "digest must be 32 bytes";
     case Verb::kLookup:
@@ -100,9 +105,9 @@ const char* CheckArguments(const ClientFrame& frame, Verb verb) {
     case Verb::kAbort:
       return CheckReservations(frame.abort().reservations());
     case Verb::kRenew:
-      return static_cast<size_t>(frame.renew().leases_size()) <= kLeasesPerGroupMax
-                 ? nullptr
-                 : "leases has more elements than a group may have leases: leave it empty to renew all";
+      if (static_cast<size_t>(frame.renew().leases_size()) > kLeasesPerGroupMax)
+        return "leases has more elements than a group may have leases: leave it empty to renew all";
+      return CheckToken(frame.renew().token());
     case Verb::kNone:
     case Verb::kRelease:
     case Verb::kDetach:

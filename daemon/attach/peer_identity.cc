@@ -1,5 +1,6 @@
 #include "daemon/attach/peer_identity.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -28,6 +29,50 @@ Attestation Vouched(const policy::TenantRules& rules, const char* attestor) {
   return out;
 }
 
+// Whom each attestor that is present takes the peer for.
+struct Voices {
+  const policy::TenantRules* by_token = nullptr;
+  const policy::TenantRules* by_door = nullptr;
+  const policy::TenantRules* by_uid = nullptr;
+};
+
+Attestation NobodyVouches(uint32_t uid, const Attestors& attestors) {
+  if (attestors.token) {
+    return Denied(DenialReason::kNoToken,
+                  absl::StrCat("no ServiceAccount token came and no policy names uid ", uid,
+                               ": project a token into the pod and name its file in KVARTAL_TOKEN_FILE"));
+  }
+  if (!attestors.uid) {
+    return Denied(DenialReason::kNoAttestor,
+                  "this door attests nobody: the uid attestor is off; connect through a tenant's own socket");
+  }
+  return Denied(DenialReason::kUnknownUid,
+                absl::StrCat("no policy names uid ", uid, ": add {uid: ", uid, "} to the subjects of a policy"));
+}
+
+// All that speak must say the same.
+Attestation Hear(const Voices& voices, const Evidence& evidence, const Attestors& attestors) {
+  const policy::TenantRules* strongest = nullptr;
+  const char* attestor = nullptr;
+  std::string said;
+  const auto hear = [&](const policy::TenantRules* rules, const char* name, const std::string& who) {
+    if (rules == nullptr) return true;
+    absl::StrAppend(&said, said.empty() ? "" : ", ", who, " is of tenant ", rules->name);
+    if (strongest == nullptr) {
+      strongest = rules;
+      attestor = name;
+    }
+    return rules == strongest;
+  };
+  const auto& pod = evidence.pod;
+  const bool agreed =
+      hear(voices.by_token, "k8s-token", pod ? absl::StrCat("the pod ", pod->ns, "/", pod->pod_name) : "") &&
+      hear(voices.by_door, "socket", absl::StrCat("the door '", evidence.door, "'")) &&
+      hear(voices.by_uid, "uid", absl::StrCat("uid ", evidence.peer.uid));
+  if (!agreed) return Denied(DenialReason::kDisagreement, absl::StrCat(said, ": all that vouch must agree"));
+  return strongest == nullptr ? NobodyVouches(evidence.peer.uid, attestors) : Vouched(*strongest, attestor);
+}
+
 }  // namespace
 
 absl::StatusOr<PeerCredentials> ReadPeerCredentials(int fd) {
@@ -48,32 +93,34 @@ UniqueFd OpenPeerPidfd(int fd) {
   return UniqueFd(pidfd);
 }
 
-Attestation Attest(const policy::PolicyTable& policy, const PeerCredentials& peer, std::string_view door,
-                   bool attest_uid) {
-  const policy::TenantRules* by_uid = attest_uid ? policy.FindByUid(peer.uid) : nullptr;
-  if (door.empty()) {
-    if (!attest_uid) {
-      return Denied(DenialReason::kNoAttestor,
-                    "this door attests nobody: the uid attestor is off; connect through a tenant's own socket");
+bool PeerHasExited(int fd) {
+  const UniqueFd pidfd = OpenPeerPidfd(fd);
+  pollfd watch{pidfd.get(), POLLIN, 0};
+  return pidfd.valid() && ::poll(&watch, 1, 0) != 0;
+}
+
+Attestation Attest(const policy::PolicyTable& policy, const Evidence& evidence, const Attestors& attestors) {
+  const uint32_t uid = evidence.peer.uid;
+  Voices voices;
+  if (attestors.uid) voices.by_uid = policy.FindByUid(uid);
+  if (!evidence.door.empty()) {
+    voices.by_door = policy.FindBySocket(evidence.door);
+    if (voices.by_door == nullptr) {
+      return Denied(DenialReason::kUnknownDoor,
+                    absl::StrCat("no policy names the door '", evidence.door, "': add {socket: ", evidence.door,
+                                 "} to the subjects of a policy"));
     }
-    if (by_uid == nullptr) {
-      return Denied(DenialReason::kUnknownUid, absl::StrCat("no policy names uid ", peer.uid, ": add {uid: ", peer.uid,
-                                                            "} to the subjects of a policy"));
+  }
+  if (const auto& pod = evidence.pod; pod.has_value()) {
+    voices.by_token = policy.FindByServiceAccount(pod->ns, pod->service_account);
+    if (voices.by_token == nullptr) {
+      return Denied(
+          DenialReason::kUnknownServiceAccount,
+          absl::StrCat("no policy of namespace ", pod->ns, " names the service account ", pod->service_account,
+                       ": add {serviceAccountName: ", pod->service_account, "} to the subjects of one"));
     }
-    return Vouched(*by_uid, "uid");
   }
-  const absl::string_view door_name(door.data(), door.size());
-  const policy::TenantRules* by_door = policy.FindBySocket(door);
-  if (by_door == nullptr) {
-    return Denied(DenialReason::kUnknownDoor, absl::StrCat("no policy names the door '", door_name, "': add {socket: ",
-                                                           door_name, "} to the subjects of a policy"));
-  }
-  if (by_uid != nullptr && by_uid != by_door) {
-    return Denied(DenialReason::kDisagreement,
-                  absl::StrCat("the door '", door_name, "' is of tenant ", by_door->name, " and uid ", peer.uid,
-                               " of another: connect through your own door"));
-  }
-  return Vouched(*by_door, "socket");
+  return Hear(voices, evidence, attestors);
 }
 
 }  // namespace kvartal::attach

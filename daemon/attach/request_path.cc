@@ -166,6 +166,7 @@ void RequestPath::Lookup(Session* session) {
 
 void RequestPath::Load(Session* session) {
   const v1::Load& in = parts_.codec->frame().load();
+  if (request_id() == 0) return LoadAhead(session);
   const Lease* lease = LeaseOf(session, in.lease());
   if (lease == nullptr) return;
   const uint64_t end = uint64_t{in.first()} + in.count();
@@ -175,18 +176,40 @@ void RequestPath::Load(Session* session) {
                                   lease->front, " to ", lease->blocks.size()));
   }
   if (!MayWait(session)) return;
-  std::vector<EntryId> entries;
-  for (uint64_t i = in.first(); i < end; ++i) entries.push_back(lease->blocks[i].entry);
+  StartLoad(session, *lease, in,
+            [this, id = session->id(), request = request_id(), first = in.first()](
+                const engine::CacheEngine::LoadResult& result) { OnLoaded(id, request, first, result); });
+}
+
+// What cannot be is left to the Load that will ask for it: that one has an answer.
+void RequestPath::LoadAhead(Session* session) {
+  const v1::Load& in = parts_.codec->frame().load();
+  const Lease* lease = session->group->leases.Find(LeaseId(in.lease()));
+  if (lease == nullptr || in.first() < lease->front) return;
+  if (uint64_t{in.first()} + in.count() > lease->blocks.size()) return;
+  if (session->pending_requests >= kPendingPerSessionMax) return;
+  StartLoad(session, *lease, in, [this, id = session->id()](const engine::CacheEngine::LoadResult&) {
+    if (Session* waiting = parts_.sessions->Find(id)) --waiting->pending_requests;
+  });
+}
+
+void RequestPath::StartLoad(Session* session, const Lease& lease, const v1::Load& in,
+                            std::function<void(const engine::CacheEngine::LoadResult&)> done) {
+  engine::LoadRequest request;
+  request.ns = lease.ns;
+  request.group = session->group->id;
+  request.session = session->id();
+  request.deadline_ms = in.deadline_ms();
+  request.ahead = request_id() == 0;
+  for (uint32_t i = in.first(); i < in.first() + in.count(); ++i) request.entries.push_back(lease.blocks[i].entry);
   ++session->pending_requests;
-  parts_.engine->Load(
-      lease->ns, std::move(entries),
-      [this, alive = parts_.alive, id = session->id(), group_id = session->group->id, lease_id = lease->id,
-       request = request_id(), first = in.first()](const engine::CacheEngine::LoadResult& result) {
-        if (alive.expired()) return;
-        TakeOver(group_id, lease_id, first, result.places);
-        OnLoaded(id, request, first, result);
-      },
-      session->group->id);
+  parts_.engine->Load(std::move(request),
+                      [this, alive = parts_.alive, group = request.group, lease_id = lease.id, first = in.first(),
+                       done = std::move(done)](const engine::CacheEngine::LoadResult& result) {
+                        if (alive.expired()) return;
+                        TakeOver(group, lease_id, first, result.places);
+                        done(result);
+                      });
 }
 
 void RequestPath::TakeOver(GroupId group_id, LeaseId lease_id, uint32_t first,
@@ -258,6 +281,7 @@ void RequestPath::Reserve(Session* session) {
   request.keys = keys;
   request.parent = in.parent().empty() ? nullptr : &KeysOf(in.parent())[0];
   request.first_depth = in.first_depth();
+  request.deadline_ms = in.deadline_ms();
   ++session->pending_requests;
   group->reserving_blocks += keys.size();
   parts_.engine->Reserve(request, [this, alive = parts_.alive, id = session->id(), group_id = group->id,
@@ -342,7 +366,7 @@ void RequestPath::Renew(Session* session) {
   uint32_t renewed = 0;
   // What lies where another tenant is owed space ends at its time.
   const auto may_renew = [this](const Lease& lease) { return parts_.engine->MayRenew(lease.left()); };
-  if (in.leases().empty()) renewed = leases.RenewAll(now_ns, may_renew);
+  if (in.leases().empty() && in.token().empty()) renewed = leases.RenewAll(now_ns, may_renew);
   for (const uint64_t id : in.leases()) {
     Lease* lease = leases.Find(LeaseId(id));
     if (lease == nullptr || !may_renew(*lease)) continue;
@@ -351,6 +375,7 @@ void RequestPath::Renew(Session* session) {
   }
   ServerFrame& reply = parts_.codec->NewReply(request_id());
   reply.mutable_renewed()->set_count(renewed);
+  reply.mutable_renewed()->set_identity_ms(session->IdentityMs(now_ns));
   session->Send(parts_.codec, reply);
 }
 

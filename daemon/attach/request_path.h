@@ -47,6 +47,10 @@ class RequestPath {
   void OpenNamespace(Session* session);
   void Lookup(Session* session);
   void Load(Session* session);
+  void LoadAhead(Session* session);
+  // `done` after the lease has what came.
+  void StartLoad(Session* session, const Lease& lease, const v1::Load& in,
+                 std::function<void(const engine::CacheEngine::LoadResult&)> done);
   void Release(Session* session);
   // The first `count` blocks that are left; 0: all.
   void ReleaseLease(Session* session, uint64_t id, uint32_t count);

@@ -12,14 +12,25 @@
 
 namespace kvartal::attach {
 
-Session::Session(SessionId id, UniqueFd socket, std::string door, const PeerCredentials& peer, Attestation who,
-                 int64_t now_ns)
+Session::Session(SessionId id, UniqueFd socket, Evidence evidence, Attestation who, int64_t now_ns)
     : id_(id),
       socket_(std::move(socket)),
-      door_(std::move(door)),
-      peer_(peer),
+      evidence_(std::move(evidence)),
       who_(std::move(who)),
       connected_ns_(now_ns) {}
+
+void Session::Identify(token::PodClaims pod, Attestation who, int64_t until_ns) {
+  KV_CHECK(who.denial == DenialReason::kNone && (who_.tenant.empty() || who_.tenant == who.tenant));
+  evidence_.pod = std::move(pod);
+  who_ = std::move(who);
+  identity_until_ns_ = until_ns;
+}
+
+uint64_t Session::IdentityMs(int64_t now_ns) const {
+  constexpr int64_t kNsPerMs = 1'000'000;
+  if (identity_until_ns_ == 0) return 0;
+  return static_cast<uint64_t>(std::max<int64_t>(1, (identity_until_ns_ - now_ns) / kNsPerMs));
+}
 
 Session::Received Session::Receive(std::span<std::byte> buffer, size_t* bytes, BadFrame* bad) {
   iovec part{buffer.data(), buffer.size()};
@@ -129,10 +140,9 @@ void Session::Account(Outbox::Outcome outcome) {
   if (outcome == Outbox::Outcome::kBroken) Cut(CutReason::kPeerClosed);
 }
 
-Session* SessionTable::Create(UniqueFd socket, const std::string& door, const PeerCredentials& peer, Attestation who,
-                              int64_t now_ns) {
+Session* SessionTable::Create(UniqueFd socket, Evidence evidence, Attestation who, int64_t now_ns) {
   const SessionId id(++last_id_);
-  auto session = std::make_unique<Session>(id, std::move(socket), door, peer, std::move(who), now_ns);
+  auto session = std::make_unique<Session>(id, std::move(socket), std::move(evidence), std::move(who), now_ns);
   Session* out = session.get();
   by_id_.emplace(id, std::move(session));
   return out;

@@ -1,6 +1,7 @@
 // One connection: a peer, who it was taken for, and what it is still to be told.
 // Confined to the engine loop.
-// Invariants: identity is decided when the connection is accepted and never changes; once `cut` is set nothing more is
+// Invariants: the tenant is decided when the connection is accepted, by its Attach where a token says it, and never
+// changes; once `cut` is set nothing more is
 // read, and the owner ends the session as soon as nobody up the stack uses it.
 #pragma once
 
@@ -26,14 +27,18 @@ class Session {
  public:
   enum class Received : uint8_t { kFrame, kNothing, kEnd };
 
-  Session(SessionId id, UniqueFd socket, std::string door, const PeerCredentials& peer, Attestation who,
-          int64_t now_ns);
+  Session(SessionId id, UniqueFd socket, Evidence evidence, Attestation who, int64_t now_ns);
 
   SessionId id() const { return id_; }
   int socket() const { return socket_.get(); }
-  const std::string& door() const { return door_; }
-  const PeerCredentials& peer() const { return peer_; }
+  const Evidence& evidence() const { return evidence_; }
+  const PeerCredentials& peer() const { return evidence_.peer; }
   const Attestation& who() const { return who_; }
+  // What a token adds. REQUIRES: the tenant that was known before, if any.
+  void Identify(token::PodClaims pod, Attestation who, int64_t until_ns);
+  // When the identity ends by itself; 0: it does not.
+  int64_t identity_until_ns() const { return identity_until_ns_; }
+  uint64_t IdentityMs(int64_t now_ns) const;
   int64_t connected_ns() const { return connected_ns_; }
 
   // One packet into `buffer`. kEnd: either `cut` is set, or `*bad` says what is wrong with the packet.
@@ -75,9 +80,9 @@ class Session {
 
   const SessionId id_;
   const UniqueFd socket_;
-  const std::string door_;
-  const PeerCredentials peer_;
-  const Attestation who_;
+  Evidence evidence_;
+  Attestation who_;
+  int64_t identity_until_ns_ = 0;
   const int64_t connected_ns_;
   Outbox outbox_;
   std::vector<engine::DomainMemory::Range> untold_ranges_;
@@ -88,8 +93,7 @@ class Session {
 // Every connection of the node. Owns them.
 class SessionTable {
  public:
-  Session* Create(UniqueFd socket, const std::string& door, const PeerCredentials& peer, Attestation who,
-                  int64_t now_ns);
+  Session* Create(UniqueFd socket, Evidence evidence, Attestation who, int64_t now_ns);
   // nullptr when it has ended.
   Session* Find(SessionId id) const;
   std::unique_ptr<Session> Remove(SessionId id);

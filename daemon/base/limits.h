@@ -41,18 +41,24 @@ inline constexpr uint64_t kDiskUnderWayBytes = 8 * kMiB;  // and more small ones
 inline constexpr int64_t kIoDeadlineMs = 2000;            // with the device; healthy ones need a hundredth under load
 inline constexpr size_t kTransfersPerRing = 4;            // a thread submits and hashes about 5 GB/s: a fast disk needs
                                                           // several
-inline constexpr unsigned kRingPartsMax = 128;            // of transfers, in a ring at once: 128 MiB
-inline constexpr unsigned kRingEntries = 512;             // a part, its cancellation, and what wakes the thread
-inline constexpr uint32_t kSegmentStuckTicks = 100;       // without a block leaving a segment: given up for as long
-inline constexpr uint32_t kSegmentMovesMax = 4;           // blocks that leave a segment at once: a buffer each, and the
-                                                          // disk is left to others
-inline constexpr size_t kCatalogQueueMax = 4096;          // metadata batches not yet in RocksDB
-inline constexpr int kCatalogSyncSeconds = 5;             // power loss forgets at most this much
+inline constexpr unsigned kRingPartsMax = 60;             // of transfers, in a ring at once: 60 MiB
+inline constexpr unsigned kRingEntries = 64;              // two pages, which some kernels count as locked: eight rings
+                                                          // fit a memlock limit of 64 KiB
+inline constexpr uint32_t kSlotRun = 16;                  // slots a chain that begins finds free in a row: its blocks
+                                                          // lie together, and become free together
+inline constexpr int64_t kWritesPerDayPercentMax = 10'000;  // of a disk: more than any is made for
+inline constexpr uint64_t kWriteBudgetSavedSeconds = 600;   // of a write budget that may be saved up for a burst
+inline constexpr uint32_t kSegmentStuckTicks = 100;         // without a block leaving a segment: given up for as long
+inline constexpr uint32_t kSegmentMovesMax = 4;   // blocks that leave a segment at once: a buffer each, and the
+                                                  // disk is left to others
+inline constexpr size_t kCatalogQueueMax = 4096;  // metadata batches not yet in RocksDB
+inline constexpr int kCatalogSyncSeconds = 5;     // power loss forgets at most this much
 inline constexpr uint64_t kNvmeDataStartBytes =
     1 * kMiB;  // superblock copies lie below; segments stay aligned as partitions do
 inline constexpr uint64_t kNvmeForeignProbeBytes =
     128 * kKiB;                                  // must be zeros before a file is taken for a new one: covers btrfs
 inline constexpr uint32_t kDeviceErrorsMax = 5;  // so many within the window: the device takes no new blocks
+inline constexpr uint32_t kDeviceErrorsOfflineMax = 20;  // so many: it is not even read from, blocks there wait
 inline constexpr int64_t kDeviceErrorWindowMs = 60'000;  // and so long without an error it is trusted again,
 inline constexpr uint32_t kDeviceHealSuccesses = 256;    // or after so many transfers in a row without one
 inline constexpr size_t kQuarantinedSlotsMax =
@@ -68,6 +74,8 @@ inline constexpr uint64_t kCatalogWalBytesMax = 64 * kMiB;  // what a restart re
 inline constexpr int kCatalogOpenFilesMax = 64;
 inline constexpr int kCatalogReopenSeconds = 10;    // between attempts to open a database that stopped taking writes
 inline constexpr uint32_t kCatalogSetAsideMax = 4;  // unreadable databases kept for a look: older ones are removed
+inline constexpr uint64_t kCatalogBallastBytes =
+    64 * kMiB;  // given up on a full disk, so that a database can open: its log and its manifest fit many times
 
 // --- threads
 inline constexpr size_t kMemoryQueueMax = 4096;  // populate and punch requests under way
@@ -148,6 +156,21 @@ inline constexpr uint32_t kLeaseMsMax = 60000;
 inline constexpr uint32_t kFramesPerWakeMax = 64;    // one busy client yields to the others after these
 inline constexpr uint32_t kLeaseTickWorkMax = 8192;  // blocks of ended leases given back a tick, all groups together
 
+// --- tokens of pods
+inline constexpr size_t kTokenBytesMax = 16 * kKiB;  // one ServiceAccount token; real ones have 1 to 2 KiB
+inline constexpr size_t kTokenKeysMax = 64;  // in a key set; a cluster in the middle of a rotation has two or three
+inline constexpr size_t kTokenKeysBytesMax = 256 * kKiB;      // of a key set's text
+inline constexpr int kTokenRsaBitsMin = 2048;                 // shorter keys can be broken,
+inline constexpr int kTokenRsaBitsMax = 8192;                 // and longer ones would hold the loop for a millisecond
+inline constexpr int64_t kTokenSecondsMax = 100'000'000'000;  // a time in a token: its milliseconds do not overflow
+inline constexpr int64_t kTokenLeewaySeconds = 10;  // for a server's clock that is ahead; none for one that is behind
+inline constexpr int64_t kTokenKeysPollMs = 1000;   // between two looks at the file of the key set
+inline constexpr size_t kUnidentifiedMax = 1024;    // connections nobody vouches for yet, which a token still may: with
+                                                    // one more, the oldest makes room
+inline constexpr size_t kGonePodsMax = 4096;        // deleted pods remembered, whose tokens may still be valid
+inline constexpr size_t kCgroupTextMax =
+    64 * kKiB;  // of /proc/PID/cgroup: a dozen lines, their paths not of our choice
+
 // --- manifests and configuration
 inline constexpr size_t kYamlBytesMax = 1024 * kKiB;  // one file; an object in Kubernetes is smaller than 1.5 MB
 inline constexpr size_t kYamlDepthMax = 32;           // ours nest 8 deep, a copied managedFields about 16
@@ -209,9 +232,12 @@ static_assert(kNvmeDataStartBytes >= kNvmeForeignProbeBytes && kNvmeForeignProbe
 static_assert(kScanReadsMax < kDiskQueuePerOwnerMax && kDiskQueuePerOwnerMax <= kDiskQueueMax);
 static_assert(kPromotionsPerTenantMax <= kDiskQueuePerOwnerMax);
 static_assert(kDiskThreadsMax * kDiskTransfersPerPlace <= kDiskQueueMax);
-static_assert(kRingEntries > 2 * kRingPartsMax);
+// The kernel makes room for twice as many completions: a part, its cancellation, and what wakes the thread.
+static_assert(2 * kRingEntries > 2 * kRingPartsMax);
 static_assert(kNvmeBytesMin >= 4 * kSegmentMinBytes);
 static_assert(kAuditDoorQueueMax < kAuditQueueMax);
+static_assert(2 * kTokenBytesMax < kFrameBytesMax);
+static_assert(kUnidentifiedMax >= 4 * kAcceptsPerWakeMax && kUnidentifiedMax < kSessionsMax);
 static_assert(kLeaseMsDefault >= kLeaseMsMin && kLeaseMsDefault <= kLeaseMsMax);
 
 }  // namespace kvartal

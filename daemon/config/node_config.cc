@@ -1,6 +1,7 @@
 #include "daemon/config/node_config.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <system_error>
@@ -37,8 +38,10 @@ class ConfigReader {
   void ClaimSocket(FieldReader& reader, const char* key, const std::string& path);
   uint64_t SizeAt(FieldReader& reader, const char* key, uint64_t min, uint64_t max);
   void ReadSockets();
+  void ReadKubernetes();
   void ReadDoor(FieldReader& door);
   void ReadDisk(FieldReader& disk);
+  void ReadPolicySource();
   void ReadRest();
   void ReadMetricsAddress();
 
@@ -58,8 +61,7 @@ NodeConfig ConfigReader::Read() {
     config_.dram_bytes = SizeAt(dram, "size", kDramBytesMin, kDramBytesMax);
   });
   root_.Objects("nvme", kDisksMax, [&](FieldReader& disk) { ReadDisk(disk); });
-  root_.Require("policyDir", "a folder of TenantKVPolicy and KVNodePool manifests");
-  config_.policy_dir = PathAt(root_, "policyDir");
+  ReadPolicySource();
   ReadRest();
   return std::move(config_);
 }
@@ -103,11 +105,29 @@ void ConfigReader::ReadSockets() {
   config_.admin_socket = SocketAt(root_, "adminSocket", Against(config_.run_dir, "admin.sock"));
   root_.Objects("doors", kDoorsMax, [&](FieldReader& door) { ReadDoor(door); });
   config_.attest_uid = root_.Bool("attestUid").value_or(config_.attest_uid);
+  ReadKubernetes();
   if (!config_.doors.empty()) return;
   if (no_shared_door)
     root_.Fail("attachSocket", "is \"\" and there are no doors: nobody could connect; add doors or remove it");
-  if (!config_.attest_uid)
+  if (!config_.attest_uid && !config_.kubernetes)
     root_.Fail("attestUid", "is false and there are no doors: nobody could be identified; add doors");
+}
+
+void ConfigReader::ReadKubernetes() {
+  root_.Object("kubernetes", [&](FieldReader& kubernetes) {
+    KubernetesConfig read;
+    read.node_name = kubernetes.Text("nodeName", crds::kDnsSubdomain).value_or("");
+    // Where policy does not come from a folder, whoever brings it says whose tokens count.
+    if (root_.Has("policyDir") || kubernetes.Has("issuer") || kubernetes.Has("jwksFile")) {
+      kubernetes.Require("issuer", "what the API server signs its tokens as (--service-account-issuer)");
+      kubernetes.Require("jwksFile", "the issuer's keys: kubectl get --raw /openid/v1/jwks");
+    }
+    read.issuer = kubernetes.Text("issuer", crds::kShortText).value_or("");
+    read.audience = kubernetes.Text("audience", crds::kShortText).value_or(read.audience);
+    read.jwks_file = PathAt(kubernetes, "jwksFile");
+    read.host_pids = kubernetes.Bool("hostPids").value_or(read.host_pids);
+    config_.kubernetes = std::move(read);
+  });
 }
 
 void ConfigReader::ReadDoor(FieldReader& door) {
@@ -137,7 +157,33 @@ void ConfigReader::ReadDisk(FieldReader& disk) {
   read.size_bytes = SizeAt(disk, "size", kNvmeBytesMin, kNvmeBytesMax);
   read.io = disk.OneOf("io", kIoNames).value_or(read.io);
   read.io_threads = static_cast<int>(disk.Integer("ioThreads", 1, kDiskThreadsMax).value_or(read.io_threads));
+  read.writes_per_day_percent =
+      static_cast<uint32_t>(disk.Integer("writesPerDayPercent", 0, kWritesPerDayPercentMax).value_or(0));
   config_.nvme.push_back(std::move(read));
+}
+
+void ConfigReader::ReadPolicySource() {
+  if (!root_.Has("policyStream")) {
+    root_.Require("policyDir", "a folder of TenantKVPolicy and KVNodePool manifests; or policyStream, in a cluster");
+    config_.policy_dir = PathAt(root_, "policyDir");
+    return;
+  }
+  if (root_.Has("policyDir")) {
+    root_.Ignore({"policyDir"});
+    root_.Fail("policyDir", "is given beside policyStream; policy has one source: remove one of them");
+  }
+  root_.Object("policyStream", [&](FieldReader& stream) {
+    PolicyStreamConfig read;
+    stream.Require("operator", "host:port of the operator's service");
+    read.address = stream.Text("operator", crds::kShortText).value_or("");
+    stream.Require("keepIn", "the folder that keeps the last good policy over restarts");
+    read.keep_in = PathAt(stream, "keepIn");
+    read.ca_file = PathAt(stream, "caFile");
+    read.token_file = PathAt(stream, "tokenFile");
+    if (!read.token_file.empty() && read.ca_file.empty())
+      stream.Fail("tokenFile", "would be sent to whoever answers; give caFile, too");
+    config_.policy_stream = std::move(read);
+  });
 }
 
 void ConfigReader::ReadRest() {
@@ -173,6 +219,11 @@ void ConfigReader::ReadMetricsAddress() {
 
 }  // namespace
 
+uint64_t WriteBytesPerSecond(const NvmeConfig& disk) {
+  constexpr uint64_t kSecondsADay = 86'400;
+  return disk.size_bytes / 100 * disk.writes_per_day_percent / kSecondsADay;
+}
+
 absl::StatusOr<NodeConfig> ParseNodeConfig(std::string_view text, const std::string& file_name,
                                            const std::string& base_dir) {
   KV_ASSIGN_OR_RETURN(const std::vector<crds::YamlNode> documents, crds::ReadYaml(text, file_name));
@@ -197,7 +248,19 @@ absl::StatusOr<NodeConfig> LoadNodeConfig(const std::string& path) {
   if (error) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": the working folder is not known: ", error.message()));
   }
-  return ParseNodeConfig(text, path, absolute.parent_path().string());
+  KV_ASSIGN_OR_RETURN(NodeConfig config, ParseNodeConfig(text, path, absolute.parent_path().string()));
+  // One file serves every node of a DaemonSet.
+  if (config.kubernetes && config.kubernetes->node_name.empty()) {
+    const char* name = std::getenv("KVARTAL_NODE");
+    if (name == nullptr || *name == '\0') {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path,
+          ": kubernetes.nodeName is not given and $KVARTAL_NODE is not set: tokens of other nodes' pods could not "
+          "be told apart; give either"));
+    }
+    config.kubernetes->node_name = name;
+  }
+  return config;
 }
 
 }  // namespace kvartal::config

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,7 +29,29 @@ struct NvmeConfig {
   std::string path;  // the preallocated data file; its catalog lies beside it in "<path>.catalog/"
   uint64_t size_bytes = 0;
   std::string io = "auto";
+  // Of its size that may be written to the disk a day, for as long as it is to last; 0: any amount.
+  uint32_t writes_per_day_percent = 0;
   int io_threads = 8;  // transfers the disk works on at once; with "pool" each has a thread
+};
+
+// What may be written a second. Pure.
+uint64_t WriteBytesPerSecond(const NvmeConfig& disk);
+
+// The k8s-token attestor: pods attach by the token of their ServiceAccount.
+struct KubernetesConfig {
+  std::string node_name;  // as the API server knows this node; default $KVARTAL_NODE
+  std::string audience = "kvartal";
+  std::string issuer;      // "": told by whoever brings policy, with its keys
+  std::string jwks_file;   // its keys, read again when it changes
+  bool host_pids = false;  // the daemon sees the host's pids: the kernel has to confirm the pod of every token
+};
+
+// Policy by the operator's stream.
+struct PolicyStreamConfig {
+  std::string address;     // of the operator, "host:port"
+  std::string keep_in;     // folder for the last good set, read at a start without an operator
+  std::string ca_file;     // PEM of who signs the operator's certificate; "" = no TLS
+  std::string token_file;  // the token that says which node this is; "" = none
 };
 
 struct NodeConfig {
@@ -38,10 +61,13 @@ struct NodeConfig {
   std::string admin_socket;            // default <run_dir>/admin.sock
   std::vector<SocketDoor> doors;       // the `socket` attestor: one door a tenant
   bool attest_uid = true;
+  std::optional<KubernetesConfig> kubernetes;  // none: tokens are not looked at
   uint64_t dram_bytes = 0;
   std::vector<NvmeConfig> nvme;  // none or one for now
   std::string eviction = "lru";
-  std::string policy_dir;       // folder of TenantKVPolicy / KVNodePool manifests
+  std::string policy_dir;  // folder of TenantKVPolicy / KVNodePool manifests, or
+  std::optional<PolicyStreamConfig> policy_stream;
+  std::string node_name;        // in the cluster; from the command line, not from the file
   std::string metrics_address;  // "127.0.0.1:9400", "" = off
   std::string audit_log;        // file of the audit log, "" = off
   std::string log_level = "info";

@@ -50,6 +50,12 @@ DecisionWords WordsOf(policy::Refusal reason) {
     case Refusal::kOwed:
       return {"another tenant waited for memory it is guaranteed, and this one had as much leased as its own guarantee",
               "raise the guarantee to what is read at once, or release leases sooner"};
+    case Refusal::kWriteBudget:
+      return {"the disk's write budget was used up for the time being, and the block had not been used twice",
+              "nothing: blocks that are used again are kept; or raise nvme.writesPerDayPercent"};
+    case Refusal::kLate:
+      return {"room or the disk took longer than the caller would wait",
+              "look at the disk's health and load, or let callers wait longer"};
   }
   return {"for a reason this version has no words for", "look at the daemon's log"};
 }

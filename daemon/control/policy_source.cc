@@ -127,6 +127,10 @@ absl::StatusOr<std::vector<std::string>> ManifestsIn(const std::string& folder) 
 absl::StatusOr<LoadedPolicy> LoadPolicyFiles(const std::vector<std::string>& paths,
                                              const policy::NodeCapacity& capacity) {
   KV_ASSIGN_OR_RETURN(crds::Manifests manifests, ReadAll(paths));
+  return LoadManifests(std::move(manifests), capacity);
+}
+
+absl::StatusOr<LoadedPolicy> LoadManifests(crds::Manifests manifests, const policy::NodeCapacity& capacity) {
   LoadedPolicy loaded;
   policy::NodeCapacity bounded = capacity;
   uint32_t soft_cap_percent = policy::kSoftCapPercentDefault;

@@ -9,6 +9,10 @@
 #include "daemon/base/status.h"
 #include "daemon/policy/policy_table.h"
 
+namespace kvartal::crds {
+struct Manifests;
+}
+
 namespace kvartal::control {
 
 struct LoadedPolicy {
@@ -23,6 +27,8 @@ absl::StatusOr<std::vector<std::string>> ManifestsIn(const std::string& folder);
 // field and reason.
 absl::StatusOr<LoadedPolicy> LoadPolicyFiles(const std::vector<std::string>& paths,
                                              const policy::NodeCapacity& capacity);
+// What was read already.
+absl::StatusOr<LoadedPolicy> LoadManifests(crds::Manifests manifests, const policy::NodeCapacity& capacity);
 absl::StatusOr<LoadedPolicy> LoadPolicyFolder(const std::string& folder, const policy::NodeCapacity& capacity);
 
 }  // namespace kvartal::control

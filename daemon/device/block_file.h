@@ -21,10 +21,11 @@ namespace kvartal::device {
 // How urgent a transfer is, most urgent first. The last two are background work: they are never starved.
 enum class IoClass : uint8_t {
   kDemandRead,  // a client waits for it
+  kPromotion,   // a client will ask for it
   kDemotion,    // write-through, and writes because a faster tier wants the space
   kScrub,       // zeroing what policy deleted; reading headers back
 };
-inline constexpr size_t kIoClassCount = 3;
+inline constexpr size_t kIoClassCount = 4;
 
 // One transfer of up to two memory parts (a header and its payload) that lie one after another in the file.
 // Offsets, lengths and addresses are multiples of kSlotAlignBytes. Buffers stay alive and unused until `done` has run.
@@ -66,6 +67,18 @@ class BlockFile {
   // Of those, with the device for longer than a transfer may take, now. It is sick, and their buffers stay its own:
   // `done` runs when it lets go of them, with what came of it.
   virtual size_t Overdue() const { return 0; }
+  // A read of the first two classes that the device has not been given: taken back, nothing of it runs. False: there is
+  // none, or it is too late. A file that hands everything on at once has none.
+  virtual bool Withdraw(DomainId owner, uint64_t offset) {
+    (void)owner;
+    (void)offset;
+    return false;
+  }
+  // Somebody waits for that read now.
+  virtual void Hasten(DomainId owner, uint64_t offset) {
+    (void)owner;
+    (void)offset;
+  }
   // An owner's share of the bandwidth, in proportion to others'. A file where transfers take no turns has none to give.
   virtual void SetWeight(DomainId owner, uint32_t weight) {
     (void)owner;

@@ -73,7 +73,6 @@ void DiskRing::Run() {
     Reap();
     if (!wake_armed_ && !stop_) ArmWake();
     if (Step()) continue;
-    // A wake that is still armed has a buffer with the kernel: the one written at the stop ends it.
     if (stop_ && active_.empty() && !wake_armed_) return;
     Wait();
   }
@@ -93,6 +92,9 @@ bool DiskRing::Step() {
 
 void DiskRing::TakeInbox() {
   MutexLock lock(mutex_);
+  // The word to stop may have been taken for another one. A wake that is still armed has a buffer with the kernel, and
+  // nobody else ends it any more.
+  if (stopping_ && !stop_) KV_CHECK(::eventfd_write(wake_fd_.get(), 1) == 0);
   stop_ = stopping_;
   for (BlockIo& io : inbox_) {
     auto transfer = std::make_unique<Transfer>();
@@ -223,7 +225,7 @@ void DiskRing::Post(TransferPtr transfer) {
 void DiskRing::Wait() {
   {
     MutexLock lock(mutex_);
-    if (!inbox_.empty()) return;
+    if (!inbox_.empty() || stopping_ != stop_) return;
     asleep_ = true;
   }
   const int64_t now_ns = clock_.MonotonicNs();

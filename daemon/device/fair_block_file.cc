@@ -38,6 +38,23 @@ class FairBlockFile : public BlockFile {
   size_t Overdue() const override { return file_->Overdue(); }
   void SetWeight(DomainId owner, uint32_t weight) override { queue_.SetWeight(owner, weight); }
 
+  bool Withdraw(DomainId owner, uint64_t offset) override {
+    const auto is_it = [&](const BlockIo& io) { return io.offset == offset; };
+    const bool taken = queue_.Take(owner, IoClass::kDemandRead, is_it).has_value() ||
+                       queue_.Take(owner, IoClass::kPromotion, is_it).has_value();
+    if (taken) --accepted_[owner];
+    return taken;
+  }
+
+  void Hasten(DomainId owner, uint64_t offset) override {
+    std::optional<BlockIo> io =
+        queue_.Take(owner, IoClass::kPromotion, [&](const BlockIo& waiting) { return waiting.offset == offset; });
+    if (!io.has_value()) return;
+    io->io_class = IoClass::kDemandRead;
+    const uint64_t cost = CostOf(*io);
+    queue_.Push(owner, IoClass::kDemandRead, cost, *std::move(io));
+  }
+
   bool Submit(BlockIo io) override {
     size_t& accepted = accepted_[io.owner];
     if (accepted >= owner_queue_max_ || Pending() >= kDiskQueueMax) return false;

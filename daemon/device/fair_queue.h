@@ -36,18 +36,39 @@ class FairQueue {
 
   std::optional<Work> Pop() {
     if (size_ == 0) return std::nullopt;
-    const bool foreground = !Class(IoClass::kDemandRead).empty();
+    const bool foreground = !Class(IoClass::kDemandRead).empty() || !Class(IoClass::kPromotion).empty();
     const bool background = !Class(IoClass::kDemotion).empty() || !Class(IoClass::kScrub).empty();
     const bool contended = foreground && background;
     if (!contended) background_credit_ = 0;
     const bool take_background = !foreground || (contended && background_credit_ > 0);
-    Waiting popped = PopFrom(take_background ? MostUrgentBackground() : IoClass::kDemandRead);
+    Waiting popped = PopFrom(take_background ? MostUrgentBackground() : MostUrgentForeground());
     if (contended) {
       const auto cost = static_cast<int64_t>(popped.cost_bytes);
       constexpr int64_t kFloor = kBackgroundFloorPercent;
       background_credit_ += take_background ? -cost : cost * kFloor / (100 - kFloor);
     }
     return std::move(popped.work);
+  }
+
+  // The first of an owner's work of a class that `is_it` knows, out of its turn and free of cost.
+  template <typename IsIt>
+  std::optional<Work> Take(DomainId owner, IoClass io_class, IsIt is_it) {
+    const auto who = owners_.find(owner);
+    if (who == owners_.end()) return std::nullopt;
+    Line& line = who->second.lines[static_cast<size_t>(io_class)];
+    const auto at = std::find_if(line.waiting.begin(), line.waiting.end(),
+                                 [&](const Waiting& waiting) { return is_it(waiting.work); });
+    if (at == line.waiting.end()) return std::nullopt;
+    Work taken = std::move(at->work);
+    line.waiting.erase(at);
+    --size_;
+    if (line.waiting.empty()) {
+      std::deque<DomainId>& turns = Class(io_class);
+      turns.erase(std::find(turns.begin(), turns.end(), owner));
+      line.deficit_bytes = 0;
+      line.has_turn = false;
+    }
+    return taken;
   }
 
   size_t size() const { return size_; }
@@ -69,6 +90,9 @@ class FairQueue {
 
   std::deque<DomainId>& Class(IoClass io_class) { return turns_[static_cast<size_t>(io_class)]; }
 
+  IoClass MostUrgentForeground() {
+    return Class(IoClass::kDemandRead).empty() ? IoClass::kPromotion : IoClass::kDemandRead;
+  }
   IoClass MostUrgentBackground() { return Class(IoClass::kDemotion).empty() ? IoClass::kScrub : IoClass::kDemotion; }
 
   Waiting PopFrom(IoClass io_class) {

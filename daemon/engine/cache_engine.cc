@@ -128,9 +128,11 @@ LookupResult CacheEngine::Lookup(NamespaceId ns, std::span<const BlockKey> keys,
   return core_->load_path.Lookup(ns, keys, prompt_tokens, request, places);
 }
 
-void CacheEngine::Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone done, GroupId group) {
-  core_->load_path.Load(ns, std::move(entries), std::move(done), group);
+void CacheEngine::Load(LoadRequest request, LoadDone done) {
+  core_->load_path.Load(std::move(request), std::move(done));
 }
+
+void CacheEngine::EndSession(SessionId session) { core_->load_path.EndSession(session); }
 
 void CacheEngine::Release(std::span<const Hold> holds) { core_->load_path.Release(holds); }
 
@@ -165,6 +167,8 @@ void CacheEngine::Tick() {
   core_->shares.Tick();
   core_->state.CountTakingTick();
   core_->space.Tick();
+  core_->state.EndLateWaiters();
+  core_->load_path.Tick();
   core_->store_path.AbortOverdue();
   core_->expiry.Tick();
   core_->removal.Tick();

@@ -36,6 +36,7 @@ namespace kvartal::engine {
 
 struct EngineOptions {
   std::string eviction = "lru";
+  uint64_t nvme_write_bytes_per_second = 0;    // as long as the disk is to last; 0: it does not matter
   int64_t removed_grace_ms = kRemovedGraceMs;  // from the removal of a tenant's policy to the erasure of its bytes
 };
 
@@ -86,6 +87,16 @@ struct ReserveRequest {
   std::span<const BlockKey> keys;    // consecutive blocks of one chain
   const BlockKey* parent = nullptr;  // of keys[0]; nullptr for a head
   uint32_t first_depth = 0;          // position of keys[0] in its chain
+  uint32_t deadline_ms = 0;          // from now: then what has no slot is refused; 0: no such time
+};
+
+struct LoadRequest {
+  NamespaceId ns;
+  std::vector<EntryId> entries = {};      // that the caller holds, in the order of their chain
+  GroupId group = GroupId::None();        // whose end ends the wait for room; None: nobody's
+  SessionId session = SessionId::None();  // whose end ends it all; None: no session's
+  uint32_t deadline_ms = 0;               // from now: then it is answered with what is there; 0: whenever it is
+  bool ahead = false;                     // nobody waits: the reads come after those that somebody waits for
 };
 
 enum class CommitOutcome : uint8_t {
@@ -171,9 +182,11 @@ class CacheEngine {
   LookupResult Lookup(NamespaceId ns, std::span<const BlockKey> keys, uint64_t prompt_tokens, uint64_t request,
                       std::vector<BlockPlace>* places);
   // Brings blocks the caller holds into DRAM, in order, as many as the tenant may have there now. The result hands over
-  // a lease in place for each place, beside what the caller owed before.
-  // `group` is whose end ends the wait for room; None: nobody's.
-  void Load(NamespaceId ns, std::vector<EntryId> entries, LoadDone done, GroupId group = GroupId::None());
+  // a lease in place for each place, beside what the caller owed before. A block that several ask for is read once.
+  void Load(LoadRequest request, LoadDone done);
+  // Nobody waits for the Loads of that session: each answers with what it has, and what nobody else waits for is not
+  // read any more.
+  void EndSession(SessionId session);
   void Release(std::span<const Hold> holds);
   // False while another tenant waits for its guarantee and this one keeps more than its own, or a block of it lies
   // where the other's has to go: such a lease ends at its time, renewed or not (decision 0007).

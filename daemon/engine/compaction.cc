@@ -70,6 +70,7 @@ bool Compaction::StartMove(EntryId id) {
                   .bytes = bytes,
                   .access_period = state_.AccessPeriodOf(entry)};
   entry.writing = true;
+  state_.write_budget.Spend(state_.devices.clock->MonotonicNs(), bytes);
   ++moving_;
   ++state_.writes_under_way;
   nvme.Copy(move.from, move.to, state_.IdentityOf(id), state_.WallMsOfTick(entry.first_commit_tick),
@@ -92,7 +93,10 @@ void Compaction::OnCopied(const Move& move, const absl::StatusOr<tier::BlockHead
   // A reader who is under way finds out by itself.
   if (absl::IsDataLoss(copied.status()) && !entry.reading)
     residency_.DropCopy(move.id, TierKind::kNvme, policy::DropReason::kUnreadable);
-  Vacate(move, move.to);
+  const bool untouched = absl::IsDataLoss(copied.status()) || absl::IsResourceExhausted(copied.status());
+  if (!untouched) return Vacate(move, move.to);
+  left_.clear();  // the next tick looks again: there is no hurry where the disk has no room
+  Free({move.tenant, move.to, move.bytes});
 }
 
 void Compaction::OnRecorded(const Move& move, const absl::Status& status) {
@@ -136,18 +140,24 @@ void Compaction::ZeroSynced() {
 }
 
 void Compaction::OnZeroed(const Vacancy& vacancy, const absl::Status& status) {
-  tier::NvmeTier& nvme = *state_.devices.nvme;
+  const tier::NvmeTier& nvme = *state_.devices.nvme;
   TenantState& tenant = state_.tenant(vacancy.tenant);
   if (!status.ok()) receipts_.NoteUnzeroed(tenant.owner, tenant.stats.name);
   --tenant.erases_under_way;
   if (nvme.IsLeaving(vacancy.slot)) progress_tick_ = state_.NowTick();
-  nvme.Give(tenant.domain(), vacancy.slot);
-  KV_CHECK(nvme.Shrink(tenant.domain(), 0, [] {}) == vacancy.bytes);
+  Free(vacancy);
+  StartMoves();
+  if (!nvme.leaving()) state_.WakeAll();
+}
+
+void Compaction::Free(const Vacancy& vacancy) {
+  tier::NvmeTier& nvme = *state_.devices.nvme;
+  const DomainId domain = state_.tenant(vacancy.tenant).domain();
+  nvme.Give(domain, vacancy.slot);
+  KV_CHECK(nvme.Shrink(domain, 0, [] {}) == vacancy.bytes);
   state_.ledger.Reclaimed(TierKind::kNvme, vacancy.bytes);
   --moving_;
   --state_.writes_under_way;
-  StartMoves();
-  if (!nvme.leaving()) state_.WakeAll();
 }
 
 }  // namespace kvartal::engine

@@ -51,11 +51,13 @@ class Compaction {
   bool StartMove(EntryId id);
   void OnCopied(const Move& move, const absl::StatusOr<tier::BlockHeader>& copied);
   void OnRecorded(const Move& move, const absl::Status& status);
-  // Zeroes the one of the two places that the block does not have, and frees it.
+  // Zeroes the one of the two places that the block does not have, and frees it, once no record names it.
   void Vacate(const Move& move, SlotId slot);
   void SyncVacated();
   void ZeroSynced();
   void OnZeroed(const Vacancy& vacancy, const absl::Status& status);
+  // Of a move that is over.
+  void Free(const Vacancy& vacancy);
 
   EngineState& state_;
   Residency& residency_;

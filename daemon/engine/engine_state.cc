@@ -33,6 +33,7 @@ EngineState::EngineState(const EngineOptions& options_in, const EngineDevices& d
       devices(devices_in),
       policy(std::move(policy_in)),
       ledger(policy->capacity()),
+      write_budget(options.nvme_write_bytes_per_second, devices.clock->MonotonicNs()),
       timers(kTickOrigin),
       start_ns_(devices.clock->MonotonicNs()),
       start_wall_ms_(devices.clock->WallMs()),
@@ -257,6 +258,8 @@ EntryId EngineState::FindBlock(const tier::BlockIdentity& identity) const {
   return it == namespace_by_digest.end() ? EntryId::None() : index.Find(it->second, identity.key);
 }
 
+bool EngineState::NvmeReadable() const { return devices.nvme->device_state() != tier::DeviceState::kOffline; }
+
 bool EngineState::NvmeUsable(const TenantState& tenant) const {
   return devices.nvme != nullptr && !recovering && tenant.rules.tier(TierKind::kNvme).limit_bytes > 0 &&
          devices.nvme->stats().healthy;
@@ -299,6 +302,7 @@ bool EngineState::FindTier(EntryId id, uint32_t now_tick, TierKind* tier) const 
   const policy::BlockAges ages = AgesOf(id, entry, now_tick);
   for (TierKind candidate : {TierKind::kDram, TierKind::kNvme}) {
     if (!entry.resident(candidate) || policy::Expired(owner.rules, ages, candidate, now_tick)) continue;
+    if (candidate == TierKind::kNvme && !NvmeReadable()) continue;  // a miss for now, and still there
     *tier = candidate;
     return true;
   }
@@ -383,35 +387,19 @@ void EngineState::CountTakingTick() {
   for (uint32_t& ticks : waiting_ticks) ticks -= std::min(ticks, 1u);
 }
 
-bool EngineState::MayPark(const TenantState& tenant) const {
-  return waiting < kWaitingMax && tenant.waiters.size() < kWaitingPerTenantMax;
-}
-
-bool EngineState::Park(TenantState& tenant, std::unique_ptr<Waiter> waiter) {
-  if (!MayPark(tenant)) return false;
-  ++waiting;
-  tenant.waiters.push_back(std::move(waiter));
-  return true;
-}
-
-void EngineState::Wake(TenantState& tenant) {
-  if (tenant.waiters.empty() || waking_) return;
-  waking_ = true;
-  while (!tenant.waiters.empty()) {
-    // Out of the queue while it runs: a finished waiter may call out and queue new ones.
-    std::unique_ptr<Waiter> waiter = std::move(tenant.waiters.front());
-    tenant.waiters.pop_front();
-    if (!waiter->Retry()) {
-      tenant.waiters.push_front(std::move(waiter));
-      break;
-    }
-    --waiting;
-  }
-  waking_ = false;
-}
-
-void EngineState::WakeAll() {
-  for (auto& tenant : tenants) Wake(*tenant);
+void EngineState::AddNvmeStats(EngineStats* out) const {
+  const tier::NvmeCounters& counters = devices.nvme->counters();
+  out->nvme_present = true;
+  out->nvme_state = devices.nvme->device_state();
+  out->nvme_quarantined_slots = counters.quarantined_slots;
+  out->nvme_read_errors = counters.read_errors;
+  out->nvme_write_errors = counters.write_errors;
+  const int64_t now_ns = devices.clock->MonotonicNs();
+  out->nvme_written_bytes = counters.bytes_written;
+  out->write_budget_bytes_per_second = write_budget.bytes_per_second();
+  out->write_budget_saved_bytes = write_budget.limited() ? write_budget.saved_bytes(now_ns) : 0;
+  out->write_budget_scarce = write_budget.scarce(now_ns);
+  out->nvme_mismatches = counters.header_mismatches + counters.checksum_mismatches;
 }
 
 EngineStats EngineState::Stats() const {
@@ -461,14 +449,7 @@ EngineStats EngineState::Stats() const {
   for (const TierKind tier : kAllTiers) out.guarantee_waits[TierIndex(tier)] = GuaranteeWaits(tier);
   out.recovering = recovering;
   out.draining = draining;
-  if (devices.nvme != nullptr) {
-    const tier::NvmeCounters& counters = devices.nvme->counters();
-    out.nvme_present = true;
-    out.nvme_healthy = devices.nvme->stats().healthy;
-    out.nvme_read_errors = counters.read_errors;
-    out.nvme_write_errors = counters.write_errors;
-    out.nvme_mismatches = counters.header_mismatches + counters.checksum_mismatches;
-  }
+  if (devices.nvme != nullptr) AddNvmeStats(&out);
   return out;
 }
 

@@ -5,6 +5,7 @@
 // device; a tenant's domain has the tenant's number.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -18,6 +19,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "daemon/base/limits.h"
 #include "daemon/engine/cache_engine.h"
 #include "daemon/engine/deletion_receipt.h"
@@ -28,6 +30,7 @@
 #include "daemon/policy/quota_ledger.h"
 #include "daemon/policy/tenant_orders.h"
 #include "daemon/policy/ttl_wheel.h"
+#include "daemon/policy/write_budget.h"
 #include "daemon/tier/dram_tier.h"
 #include "daemon/tier/nvme_catalog.h"
 #include "daemon/tier/nvme_format.h"
@@ -43,6 +46,8 @@ inline constexpr uint64_t kFirstRequest = uint64_t{1} << 32;
 // NVMe, where a write that was put off is tried again after kTimerBusyTicks, until that has passed.
 inline constexpr uint32_t TakingTicks(TierKind tier) { return tier == TierKind::kNvme ? kTimerBusyTicks + 2 : 2; }
 
+inline constexpr uint32_t kNoTick = UINT32_MAX;
+
 // Work that could not go on for want of space, kept until something changes.
 class Waiter {
  public:
@@ -51,9 +56,13 @@ class Waiter {
   virtual bool Retry() = 0;
   // Whose work it is; None when it ends by itself.
   virtual GroupId group() const = 0;
-  // The group has ended, and nobody waits for the answer. Called at most once, out of the queue, right before it is
-  // destroyed.
+  // The tick by which it is to be answered.
+  virtual uint32_t due_tick() const = 0;
+  // Of these at most one is called, out of the queue, right before it is destroyed.
+  // The group has ended, and nobody waits for the answer.
   virtual void Cancel() {}
+  // It is due, and is answered with what it has.
+  virtual void Late() = 0;
 };
 
 // One tenant's part in the sharing of one tier (shares.h).
@@ -180,11 +189,17 @@ class EngineState {
   // None when the block has no entry.
   EntryId FindBlock(const tier::BlockIdentity& identity) const;
   bool NvmeUsable(const TenantState& tenant) const;
+  // What lies there can be asked for. REQUIRES: there is an NVMe tier.
+  bool NvmeReadable() const;
 
   // --- time
   uint32_t NowTick() const;
   int64_t WallMsOfTick(uint32_t tick) const;
   uint32_t TickOfWallMs(int64_t wall_ms) const;
+  // When somebody who waits for so long from now is to be answered; 0: whenever it may be.
+  uint32_t DueTick(uint32_t deadline_ms) const {
+    return deadline_ms == 0 ? kNoTick : NowTick() + std::max(deadline_ms / kTickMs, 1u);
+  }
   uint64_t NextRequest() { return ++last_request; }
   // What block_deadline.h decides by. A block that is read in place is in use: it was accessed just now.
   policy::BlockAges AgesOf(EntryId id, uint32_t now_tick) const { return AgesOf(id, index.at(id), now_tick); }
@@ -229,6 +244,9 @@ class EngineState {
   void WakeAll();
   bool MayPark(const TenantState& tenant) const;
   bool Park(TenantState& tenant, std::unique_ptr<Waiter> waiter);  // false: as many wait as may
+  // Out of the queues, in order: those that `is_it` knows.
+  std::vector<std::unique_ptr<Waiter>> TakeOut(absl::FunctionRef<bool(const Waiter&)> is_it);
+  void EndLateWaiters();
 
   EngineStats Stats() const;
 
@@ -236,6 +254,7 @@ class EngineState {
   const EngineDevices devices;
   std::shared_ptr<const policy::PolicyTable> policy;
   policy::QuotaLedger ledger;
+  policy::WriteBudget write_budget;
   index::PrefixIndex index;
   policy::TtlWheel timers;
   std::vector<std::unique_ptr<TenantState>> tenants;  // those there are
@@ -278,6 +297,7 @@ class EngineState {
  private:
   TenantState& AddTenant(const std::string& name, const tier::OwnerUidHash& owner);
   void RemoveTenant(TenantState& tenant);
+  void AddNvmeStats(EngineStats* out) const;
   void SetRules(TenantState& tenant, const policy::TenantRules& rules);
   policy::BlockAges AgesOf(EntryId id, const index::Entry& entry, uint32_t now_tick) const;
   int64_t start_ns_;

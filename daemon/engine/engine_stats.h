@@ -11,6 +11,7 @@
 #include "daemon/block/tier_kind.h"
 #include "daemon/policy/drop_reason.h"
 #include "daemon/policy/refusal.h"
+#include "daemon/tier/device_state.h"
 
 namespace kvartal::engine {
 
@@ -80,11 +81,15 @@ struct EngineStats {
   LatencyHistogram refusals_decided, refusals_answered;
   std::string policy_version;
   bool nvme_present = false;
-  bool nvme_healthy = false;
+  tier::DeviceState nvme_state = tier::DeviceState::kOffline;
+  uint64_t nvme_quarantined_slots = 0;
   // Somebody waits for its guarantee: nobody leases more than its own.
   std::array<bool, kTierCount> guarantee_waits{};
   bool recovering = false;
   bool draining = false;
+  uint64_t nvme_written_bytes = 0;                                           // blocks with their headers
+  uint64_t write_budget_bytes_per_second = 0, write_budget_saved_bytes = 0;  // 0: no budget
+  bool write_budget_scarce = false;  // only blocks that have proved their worth are written
   uint64_t nvme_read_errors = 0, nvme_write_errors = 0, nvme_mismatches = 0;
 };
 

@@ -14,28 +14,58 @@ class LoadOperation::Parked : public Waiter {
  public:
   explicit Parked(std::shared_ptr<LoadOperation> operation) : operation_(std::move(operation)) {}
   bool Retry() override {
+    if (operation_->answered_) return true;
     if (operation_->Submit(operation_) == Progress::kWait) return false;
     operation_->AnswerIfEnded();
     return true;
   }
   GroupId group() const override { return operation_->group_; }
-  void Cancel() override {
-    operation_->StopAt(Refusal::kGone);
-    operation_->AnswerIfEnded();
-  }
+  uint32_t due_tick() const override { return operation_->due_tick_; }
+  void Cancel() override { operation_->GiveUp(Refusal::kGone); }
+  void Late() override { operation_->GiveUp(Refusal::kLate); }
 
  private:
   const std::shared_ptr<LoadOperation> operation_;
 };
 
+LoadOperation::LoadOperation(LoadPath* path, LoadRequest request, Refusal cut_short, CacheEngine::LoadDone done)
+    : path_(*path),
+      tenant_(path->state_.tenant(path->state_.ns(request.ns).tenant)),
+      group_(request.group),
+      session_(request.session),
+      due_tick_(path->state_.DueTick(request.deadline_ms)),
+      urgency_(request.ahead ? Movement::Urgency::kAhead : Movement::Urgency::kDemand),
+      entries_(std::move(request.entries)),
+      done_(std::move(done)),
+      in_place_(entries_.size()),
+      awaited_(entries_.size()),
+      reason_(cut_short) {}
+
 void LoadOperation::Start(const std::shared_ptr<LoadOperation>& self) {
+  auto& unanswered = self->path_.unanswered_;
+  self->place_ = unanswered.insert(unanswered.end(), self);
   // First come, first served: a later Load must not overtake those that wait already.
   const bool others_wait = !self->tenant_.waiters.empty();
   if (others_wait || self->Submit(self) == Progress::kWait) {
-    if (self->path_.state_.Park(self->tenant_, std::make_unique<Parked>(self))) return;
+    // Room that somebody waits for is not what is read ahead into.
+    const bool parked = !self->ahead() && self->path_.state_.Park(self->tenant_, std::make_unique<Parked>(self));
+    if (parked) return;
     self->StopAt(Refusal::kQueueFull);
   }
   self->AnswerIfEnded();
+}
+
+void LoadOperation::GiveUp(Refusal reason) {
+  if (answered_) return;
+  StopAt(reason);
+  if (reason == Refusal::kLate) {
+    const uint64_t missing =
+        entries_.size() - static_cast<uint64_t>(std::count(in_place_.begin(), in_place_.end(), true));
+    const uint64_t slot_bytes =
+        entries_.empty() ? 0 : path_.state_.SlotBytesOf(path_.state_.index.at(entries_.front()));
+    path_.state_.NoteRefusal(tenant_, TierKind::kDram, reason, missing * slot_bytes);
+  }
+  Answer();
 }
 
 void LoadOperation::StopAt(Refusal reason) {
@@ -57,52 +87,72 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
       break;
     }
     if (entry.resident(TierKind::kDram)) {
-      LeaseInPlace(next_);
+      if (!LeaseInPlace(next_)) break;
       continue;
     }
-    auto on_read = [self, position = next_](Movement::ReadOutcome outcome) {
-      --self->reading_;
-      if (outcome == Movement::ReadOutcome::kDone) {
-        self->LeaseInPlace(position);
-      } else {
-        self->lost_ = std::min(self->lost_, position);
-      }
-      self->AnswerIfEnded();
-    };
     if (entry.reading) {
-      ++reading_;
-      path_.movement_.JoinRead(id, std::move(on_read));
+      path_.movement_.JoinRead(id, ReaderOf(self, next_));
       continue;
+    }
+    const uint32_t slot_bytes = state.SlotBytesOf(entry);
+    // Read it might be, and given to nobody: neither by itself nor after those that are on their way.
+    if (path_.residency_.LeasesCapped(tenant_, uint64_t{tenant_.reads_under_way + 1} * slot_bytes)) {
+      if (!ahead()) state.NoteRefusal(tenant_, TierKind::kDram, Refusal::kOwed, slot_bytes);
+      StopAt(Refusal::kOwed);
+      return Progress::kSubmitted;
     }
     const SpaceResult room =
-        path_.space_.TakeDram(tenant_, state.SlotBytesOf(entry), 0, static_cast<uint32_t>(entries_.size() - next_));
+        path_.space_.TakeDram(tenant_, slot_bytes, 0, static_cast<uint32_t>(entries_.size() - next_));
     if (room.outcome == SpaceOutcome::kWait) return Progress::kWait;
     if (room.outcome == SpaceOutcome::kRefused) {
-      state.NoteRefusal(tenant_, TierKind::kDram, room.reason, state.SlotBytesOf(entry));
+      if (!ahead()) state.NoteRefusal(tenant_, TierKind::kDram, room.reason, slot_bytes);
       StopAt(room.reason);
       return Progress::kSubmitted;
     }
-    if (!path_.movement_.StartRead(id, room.slot, std::move(on_read))) {
+    if (!path_.movement_.StartRead(id, room.slot, ReaderOf(self, next_))) {
+      --reading_;
+      awaited_[next_] = false;
       state.devices.dram->Give(tenant_.domain(), room.slot);
       if (state.reads_under_way > 0 && reading_ > 0) return Progress::kWait;
-      StopAt(Refusal::kQueueFull);
+      StopAt(state.NvmeReadable() ? Refusal::kQueueFull : Refusal::kTierSick);
       return Progress::kSubmitted;
     }
-    ++reading_;
   }
   submitted_ = true;
   return Progress::kSubmitted;
 }
 
-void LoadOperation::LeaseInPlace(size_t position) {
+Movement::Reader LoadOperation::ReaderOf(const std::shared_ptr<LoadOperation>& self, size_t position) {
+  ++reading_;
+  awaited_[position] = true;
+  return {this, urgency_, [self, position](Movement::ReadOutcome outcome) {
+            // Another reader of the block was told before, and that may have ended this.
+            if (self->answered_) return;
+            --self->reading_;
+            self->awaited_[position] = false;
+            if (outcome == Movement::ReadOutcome::kDone) {
+              self->LeaseInPlace(position);
+            } else {
+              self->lost_ = std::min(self->lost_, position);
+            }
+            self->AnswerIfEnded();
+          }};
+}
+
+bool LoadOperation::LeaseInPlace(size_t position) {
   in_place_[position] = path_.TryKeep({entries_[position], true});
-  if (in_place_[position] || reason_ != Refusal::kNone) return;
-  reason_ = path_.NoteNotLeased(entries_[position]);
+  if (!in_place_[position] && reason_ == Refusal::kNone) reason_ = path_.NoteNotLeased(entries_[position]);
+  return in_place_[position];
 }
 
 void LoadOperation::AnswerIfEnded() {
-  if (!submitted_ || reading_ > 0 || answered_) return;
+  if (submitted_ && reading_ == 0 && !answered_) Answer();
+}
+
+void LoadOperation::Answer() {
   answered_ = true;
+  const std::shared_ptr<LoadOperation> self = std::move(*place_);
+  path_.unanswered_.erase(place_);
   CacheEngine::LoadResult result;
   result.reason = reason_;
   size_t position = 0;
@@ -115,6 +165,9 @@ void LoadOperation::AnswerIfEnded() {
   for (const EntryId id : entries_) own.push_back({id, false});
   for (; position < entries_.size(); ++position) {
     if (in_place_[position]) own.push_back({entries_[position], true});
+  }
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (awaited_[i]) path_.movement_.LeaveRead(entries_[i], this);
   }
   done_(std::move(result));
   path_.Release(own);

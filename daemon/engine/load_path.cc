@@ -90,15 +90,29 @@ LookupResult LoadPath::Lookup(NamespaceId ns, std::span<const BlockKey> keys, ui
   return result;
 }
 
-void LoadPath::Load(NamespaceId ns, std::vector<EntryId> entries, CacheEngine::LoadDone done, GroupId group) {
-  TenantState& tenant = state_.tenant(state_.ns(ns).tenant);
+void LoadPath::Load(LoadRequest request, CacheEngine::LoadDone done) {
   size_t kept = 0;
-  while (kept < entries.size() && TryKeep({entries[kept], false})) ++kept;
-  const Refusal cut_short = kept < entries.size() ? Refusal::kGroupLimit : Refusal::kNone;
-  entries.resize(kept);
-  const auto operation =
-      std::make_shared<LoadOperation>(this, &tenant, group, std::move(entries), cut_short, std::move(done));
-  LoadOperation::Start(operation);
+  while (kept < request.entries.size() && TryKeep({request.entries[kept], false})) ++kept;
+  const Refusal cut_short = kept < request.entries.size() ? Refusal::kGroupLimit : Refusal::kNone;
+  request.entries.resize(kept);
+  LoadOperation::Start(std::make_shared<LoadOperation>(this, std::move(request), cut_short, std::move(done)));
+}
+
+void LoadPath::GiveUp(Refusal reason, absl::FunctionRef<bool(const LoadOperation&)> is_over) {
+  std::vector<std::shared_ptr<LoadOperation>> over;
+  for (const auto& operation : unanswered_) {
+    if (is_over(*operation)) over.push_back(operation);
+  }
+  for (const auto& operation : over) operation->GiveUp(reason);
+}
+
+void LoadPath::EndSession(SessionId session) {
+  GiveUp(Refusal::kGone, [&](const LoadOperation& operation) { return operation.session() == session; });
+}
+
+void LoadPath::Tick() {
+  const uint32_t now_tick = state_.NowTick();
+  GiveUp(Refusal::kLate, [&](const LoadOperation& operation) { return operation.due_tick() <= now_tick; });
 }
 
 void LoadPath::Release(std::span<const Hold> holds) {

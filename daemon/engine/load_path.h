@@ -5,16 +5,20 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "daemon/engine/engine_state.h"
 #include "daemon/engine/movement.h"
 #include "daemon/engine/residency.h"
 #include "daemon/engine/space.h"
 
 namespace kvartal::engine {
+
+class LoadOperation;
 
 class LoadPath {
  public:
@@ -23,11 +27,16 @@ class LoadPath {
 
   LookupResult Lookup(NamespaceId ns, std::span<const BlockKey> keys, uint64_t prompt_tokens, uint64_t request,
                       std::vector<BlockPlace>* places);
-  void Load(NamespaceId ns, std::vector<EntryId> entries, CacheEngine::LoadDone done, GroupId group);
+  void Load(LoadRequest request, CacheEngine::LoadDone done);
+  // Nobody waits for what a session asked for, or for what should have been there by now.
+  void EndSession(SessionId session);
+  void Tick();
   void Release(std::span<const Hold> holds);
 
  private:
   friend class LoadOperation;
+  // Those that `is_over` knows answer with what they have.
+  void GiveUp(policy::Refusal reason, absl::FunctionRef<bool(const LoadOperation&)> is_over);
   BlockPlace PlaceInDram(EntryId id) const;
   // False, and nothing happened, when the block is kept as often as can be counted, or its memory is owed to another
   // tenant.
@@ -39,7 +48,8 @@ class LoadPath {
   Residency& residency_;
   Space& space_;
   Movement& movement_;
-  std::vector<EntryId> found_;  // scratch of Lookup
+  std::vector<EntryId> found_;                            // scratch of Lookup
+  std::list<std::shared_ptr<LoadOperation>> unanswered_;  // oldest first
 };
 
 }  // namespace kvartal::engine

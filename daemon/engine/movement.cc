@@ -23,8 +23,13 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
   if (entry.writing || entry.resident(TierKind::kNvme)) return WriteStart::kNotNeeded;
   if (!state_.NvmeUsable(tenant)) return WriteStart::kNoRoom;
   const uint32_t slot_bytes = state_.SlotBytesOf(entry);
+  const uint64_t written_bytes = slot_bytes + kNvmeHeaderBytes;
+  if (!MayWrite(entry, written_bytes)) {
+    state_.NoteRefusal(tenant, TierKind::kNvme, policy::Refusal::kWriteBudget, slot_bytes);
+    return WriteStart::kNoRoom;
+  }
   entry.writing = true;  // keeps the search for room off this very block
-  const SpaceResult room = space_.TakeNvme(tenant, slot_bytes, entry.last_touch);
+  const SpaceResult room = space_.TakeNvme(tenant, slot_bytes, entry.last_touch, NvmeSlotOf(entry.parent));
   if (room.outcome != SpaceOutcome::kTaken) {
     entry.writing = false;
     if (room.outcome == SpaceOutcome::kWait) return WriteStart::kLater;
@@ -41,16 +46,32 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
       });
   if (!queued) {
     entry.writing = false;
-    state_.devices.nvme->Give(tenant.domain(), room.slot);
-    state_.ledger.Refund(tenant.id, TierKind::kNvme, state_.devices.nvme->Shrink(tenant.domain(), 0, [] {}));
+    residency_.GiveBackNvme(tenant, room.slot);
     state_.NoteRefusal(tenant, TierKind::kNvme, policy::Refusal::kQueueFull, slot_bytes);
     return WriteStart::kQueueFull;
   }
+  state_.write_budget.Spend(state_.devices.clock->MonotonicNs(), written_bytes);
+  writing_to_[id] = room.slot;
   ++tenant.writes_under_way;
   ++state_.writes_under_way;
   if (reason != WriteReason::kWriteThrough) ++tenant.demotions_under_way;
   if (wanted_by.taker.valid()) ++state_.tenant(wanted_by.taker).takings_under_way;
   return WriteStart::kStarted;
+}
+
+SlotId Movement::NvmeSlotOf(EntryId id) const {
+  if (!id.valid()) return SlotId::None();
+  const Entry& entry = state_.index.at(id);
+  if (entry.resident(TierKind::kNvme)) return entry.copy(TierKind::kNvme).slot;
+  const auto writing = writing_to_.find(id);
+  return writing == writing_to_.end() ? SlotId::None() : writing->second;
+}
+
+// What is pinned was promised.
+bool Movement::MayWrite(const Entry& entry, uint64_t bytes) const {
+  const bool goes_on = static_cast<policy::SessionPhase>(entry.phase) == policy::SessionPhase::kContinuing;
+  return entry.pinned || state_.write_budget.Admits(state_.devices.clock->MonotonicNs(), bytes,
+                                                    /*proven=*/goes_on || entry.frequency > 1);
 }
 
 void Movement::WriteThrough(EntryId id) {
@@ -78,6 +99,7 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::
   Entry& entry = state_.index.at(id);
   TenantState& tenant = state_.TenantOf(entry);
   entry.writing = false;
+  writing_to_.erase(id);
   --tenant.writes_under_way;
   --state_.writes_under_way;
   if (reason != WriteReason::kWriteThrough) --tenant.demotions_under_way;
@@ -86,8 +108,7 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::
     ++(reason == WriteReason::kWriteThrough ? tenant.stats.write_throughs : tenant.stats.demotions);
     Record({slot, *written});
   } else {
-    state_.devices.nvme->Give(tenant.domain(), slot);
-    state_.ledger.Refund(tenant.id, TierKind::kNvme, state_.devices.nvme->Shrink(tenant.domain(), 0, [] {}));
+    residency_.GiveBackNvme(tenant, slot);
   }
   // The space was wanted: it is given up whether the write went well or not, else a sick disk would wedge the tier
   // above it.
@@ -148,33 +169,62 @@ void Movement::MarkDurable(const tier::CatalogRecord& record) {
   if (state_.observer != nullptr) state_.observer->OnDurable(group, reservation);
 }
 
-bool Movement::StartRead(EntryId id, SlotId slot, ReadDone done) {
+bool Movement::StartRead(EntryId id, SlotId slot, Reader reader) {
   Entry& entry = state_.index.at(id);
   TenantState& tenant = state_.TenantOf(entry);
   KV_CHECK(!entry.reading && !entry.resident(TierKind::kDram) && entry.resident(TierKind::kNvme));
   if (tenant.reads_under_way >= kPromotionsPerTenantMax) return false;
   const std::span<std::byte> payload(state_.devices.dram->DataOf(tenant.domain(), slot), state_.SlotBytesOf(entry));
-  const bool queued =
-      state_.devices.nvme->Read(entry.copy(TierKind::kNvme).slot, state_.IdentityOf(id), payload,
-                                [this, id, slot](absl::Status status) { FinishRead(id, slot, std::move(status)); });
+  const SlotId from = entry.copy(TierKind::kNvme).slot;
+  const auto done = [this, id](absl::Status status) { FinishRead(id, std::move(status)); };
+  tier::NvmeTier& nvme = *state_.devices.nvme;
+  const bool queued = reader.urgency == Urgency::kDemand ? nvme.Read(from, state_.IdentityOf(id), payload, done)
+                                                         : nvme.ReadAhead(from, state_.IdentityOf(id), payload, done);
   if (!queued) return false;
   entry.reading = true;
   ++state_.reads_under_way;
   ++tenant.reads_under_way;
-  readers_[id].push_back(std::move(done));
+  Reading& reading = readings_[id];
+  reading.to = slot;
+  reading.urgency = reader.urgency;
+  reading.readers.push_back(std::move(reader));
   return true;
 }
 
-void Movement::JoinRead(EntryId id, ReadDone done) {
-  KV_CHECK(state_.index.at(id).reading);
-  readers_[id].push_back(std::move(done));
+void Movement::JoinRead(EntryId id, Reader reader) {
+  const auto reading = readings_.find(id);
+  KV_CHECK(reading != readings_.end());
+  if (reader.urgency == Urgency::kDemand && reading->second.urgency == Urgency::kAhead) {
+    state_.devices.nvme->Hasten(state_.index.at(id).copy(TierKind::kNvme).slot);
+    reading->second.urgency = Urgency::kDemand;
+  }
+  reading->second.readers.push_back(std::move(reader));
 }
 
-void Movement::FinishRead(EntryId id, SlotId slot, absl::Status status) {
+void Movement::LeaveRead(EntryId id, const void* who) {
+  const auto reading = readings_.find(id);
+  if (reading == readings_.end()) return;
+  std::erase_if(reading->second.readers, [&](const Reader& reader) { return reader.who == who; });
+  if (!reading->second.readers.empty()) return;
+  Entry& entry = state_.index.at(id);
+  if (!state_.devices.nvme->TakeBack(entry.copy(TierKind::kNvme).slot)) return;
+  TenantState& tenant = state_.TenantOf(entry);
+  state_.devices.dram->Give(tenant.domain(), reading->second.to);
+  readings_.erase(reading);
+  entry.reading = false;
+  --state_.reads_under_way;
+  --tenant.reads_under_way;
+}
+
+void Movement::FinishRead(EntryId id, absl::Status status) {
   Entry& entry = state_.index.at(id);
   TenantState& tenant = state_.TenantOf(entry);
   --state_.reads_under_way;
   --tenant.reads_under_way;
+  // The first reader to be told may release what it has, and that may make room for others: the block counts as moving
+  // until every reader has had its turn to lease it.
+  auto node = readings_.extract(id);
+  const SlotId slot = node.mapped().to;
   if (status.ok()) {
     residency_.AddCopy(id, TierKind::kDram, slot);
     ++tenant.stats.blocks_loaded;
@@ -185,10 +235,7 @@ void Movement::FinishRead(EntryId id, SlotId slot, absl::Status status) {
     // It is being moved within NVMe: who moves it reads it, too.
     if (!entry.writing) residency_.DropCopy(id, TierKind::kNvme, policy::DropReason::kUnreadable);
   }
-  // The first reader to be told may release what it has, and that may make room for others: the block counts as moving
-  // until every reader has had its turn to lease it.
-  auto node = readers_.extract(id);
-  for (ReadDone& done : node.mapped()) done(status.ok() ? ReadOutcome::kDone : ReadOutcome::kLost);
+  for (Reader& reader : node.mapped().readers) reader.done(status.ok() ? ReadOutcome::kDone : ReadOutcome::kLost);
   if (status.ok()) entry.reading = false;
   state_.Wake(tenant);
 }

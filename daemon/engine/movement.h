@@ -23,6 +23,12 @@ class Movement {
   // What a promotion came to. Lost: the device failed, or the bytes are not the block's.
   enum class ReadOutcome : uint8_t { kDone, kLost };
   using ReadDone = absl::AnyInvocable<void(ReadOutcome)>;
+  enum class Urgency : uint8_t { kDemand, kAhead };  // somebody waits for it; or will ask for it
+  struct Reader {
+    const void* who = nullptr;
+    Urgency urgency = Urgency::kDemand;
+    ReadDone done;
+  };
 
   Movement(EngineState* state, Residency* residency, Space* space);
 
@@ -34,8 +40,11 @@ class Movement {
 
   // Starts, or joins, the promotion of a block whose only copy is on NVMe. `slot` is a taken DRAM slot (None when
   // joining). False (nothing started, the slot is still the caller's) when the disk queue is full.
-  bool StartRead(EntryId id, SlotId slot, ReadDone done);
-  void JoinRead(EntryId id, ReadDone done);
+  bool StartRead(EntryId id, SlotId slot, Reader reader);
+  void JoinRead(EntryId id, Reader reader);
+  // `who` waits for it no longer: its `done` does not run. A read that nobody waits for, and that the disk has not
+  // begun, is not done at all; one that it has begun keeps its slot until it ends.
+  void LeaveRead(EntryId id, const void* who);
 
   // A block found in the headers of the file, whose record was lost with the catalog.
   void RecordAgain(const tier::CatalogRecord& record) { Record(record); }
@@ -43,16 +52,27 @@ class Movement {
   void Tick();
 
  private:
+  // Where a block's copy on NVMe is, or is being written; None: there is none.
+  SlotId NvmeSlotOf(EntryId id) const;
+  // Is it worth what writing it takes off the life of the disk, now?
+  bool MayWrite(const index::Entry& entry, uint64_t bytes) const;
   void FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::DropCause wanted_by,
                    absl::StatusOr<tier::BlockHeader> written);
   void Record(const tier::CatalogRecord& record);
   void MarkDurable(const tier::CatalogRecord& record);
-  void FinishRead(EntryId id, SlotId slot, absl::Status status);
+  void FinishRead(EntryId id, absl::Status status);
 
   EngineState& state_;
   Residency& residency_;
   Space& space_;
-  absl::flat_hash_map<EntryId, std::vector<ReadDone>> readers_;
+  // From the disk to DRAM.
+  struct Reading {
+    SlotId to;
+    Urgency urgency = Urgency::kDemand;  // the disk knows it as
+    std::vector<Reader> readers;
+  };
+  absl::flat_hash_map<EntryId, Reading> readings_;
+  absl::flat_hash_map<EntryId, SlotId> writing_to_;  // and not yet its copy
   // What the catalog had no room for, or failed to write. At most one for each slot that is in use, plus what a tick
   // finds out of date.
   std::deque<tier::CatalogRecord> unrecorded_;

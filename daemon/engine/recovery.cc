@@ -14,18 +14,38 @@ void Recovery::Start(absl::AnyInvocable<void(absl::Status)> done) {
   done_ = std::move(done);
   state_.recovering = true;
   ResumeErasures();
-  const bool catalog_lost = state_.devices.catalog->was_empty();
-  const Source source = catalog_lost ? Source::kHeaders : Source::kCatalog;
-  auto batch = [this, source](const std::vector<tier::CatalogRecord>& records) { AdoptBatch(records, source); };
-  // What cannot be read is a miss.
-  auto end = [this](absl::Status status) { Finish(absl::IsDataLoss(status) ? absl::OkStatus() : std::move(status)); };
-  if (catalog_lost) {
+  if (state_.devices.catalog->was_empty()) {
     Log(LogLevel::kInfo, "engine",
         "no NVMe catalog yet: looking for blocks in the headers of the file (none on a new file)");
-    state_.devices.nvme->ScanHeaders(std::move(batch), std::move(end));
-  } else {
-    state_.devices.catalog->Load(std::move(batch), [this](absl::Status status) { LookForOwed(std::move(status)); });
+    return ReadHeaders();
   }
+  state_.devices.catalog->Load(
+      [this](const std::vector<tier::CatalogRecord>& records) { AdoptBatch(records, Source::kCatalog); },
+      [this](absl::Status status) { OnLoaded(std::move(status)); });
+}
+
+void Recovery::OnLoaded(absl::Status loaded) {
+  if (loaded.ok()) return LookForOwed();
+  if (absl::IsCancelled(loaded)) return Finish(std::move(loaded));
+  Log(LogLevel::kError, "engine", "the NVMe catalog could not be read in full (", std::string(loaded.message()),
+      "): looking for the rest in the headers of the file");
+  ReadHeaders();
+}
+
+void Recovery::ReadHeaders() {
+  state_.devices.nvme->ScanHeaders(
+      [this](const std::vector<tier::CatalogRecord>& records) { AdoptBatch(records, Source::kHeaders); },
+      [this](absl::Status scanned) {
+        if (!scanned.ok()) NoteUnseen();
+        // What cannot be read is a miss.
+        Finish(absl::IsDataLoss(scanned) ? absl::OkStatus() : std::move(scanned));
+      });
+}
+
+// What was not seen is not certified.
+void Recovery::NoteUnseen() {
+  for (const TenantId id : removal_.owed())
+    receipts_.NoteUnzeroed(state_.tenant(id).owner, state_.tenant(id).stats.name);
 }
 
 void Recovery::ResumeErasures() {
@@ -34,7 +54,7 @@ void Recovery::ResumeErasures() {
   for (const tier::ErasureRecord& erasure : erasures) state_.last_erasure = std::max(state_.last_erasure, erasure.id);
   for (const tier::ErasureRecord& erasure : erasures) {
     if (erasure.kind == Kind::kUnzeroed) state_.unzeroed[erasure.owner] = {erasure.id, erasure.unzeroed_blocks};
-    if (erasure.kind == Kind::kRemoval) removal_.Resume(erasure);
+    if (erasure.kind == Kind::kRemoval && removal_.Resume(erasure) == nullptr) unresumed_.push_back(erasure);
     if (erasure.kind != Kind::kMaxAge) continue;
     TenantState* tenant = state_.FindOwner(erasure.owner);
     if (tenant == nullptr) tenant = state_.AddRemoved(erasure.owner);
@@ -42,9 +62,15 @@ void Recovery::ResumeErasures() {
   }
 }
 
+bool Recovery::OfUnresumed(const tier::BlockHeader& header) const {
+  return std::any_of(unresumed_.begin(), unresumed_.end(), [&](const tier::ErasureRecord& erasure) {
+    return erasure.owner == header.identity.owner && header.first_commit_ms < erasure.before_wall_ms;
+  });
+}
+
 // Data goes to disk before its record, and a process may end in between: a removal it had begun owes those bytes, too.
-void Recovery::LookForOwed(absl::Status loaded) {
-  if (removal_.owed().empty()) return Finish(std::move(loaded));
+void Recovery::LookForOwed() {
+  if (removal_.owed().empty()) return Finish(absl::OkStatus());
   state_.devices.nvme->ScanHeaders(
       [this](const std::vector<tier::CatalogRecord>& records) {
         for (const tier::CatalogRecord& record : records) {
@@ -52,13 +78,9 @@ void Recovery::LookForOwed(absl::Status loaded) {
           if (past != nullptr) AdoptOwed(*past, record, Source::kHeaders);
         }
       },
-      [this, loaded = std::move(loaded)](const absl::Status& scanned) mutable {
-        // What was not seen is not certified.
-        for (const TenantId id : removal_.owed()) {
-          if (!scanned.ok() || !loaded.ok())
-            receipts_.NoteUnzeroed(state_.tenant(id).owner, state_.tenant(id).stats.name);
-        }
-        Finish(std::move(loaded));
+      [this](const absl::Status& scanned) {
+        if (!scanned.ok()) NoteUnseen();
+        Finish(absl::OkStatus());
       });
 }
 
@@ -103,15 +125,27 @@ void Recovery::AdoptBatch(const std::vector<tier::CatalogRecord>& records, Sourc
       AdoptOwed(*past, record, source);
       continue;
     }
-    if (record.condemned) receipts_.NoteUnzeroed(record.header.identity.owner, "");  // there are too many tenants
-    if (record.condemned || !AdoptOne(record)) {
+    // There are too many tenants: nobody gets what is to be erased, and nobody is told that it was.
+    const bool nobodys = record.condemned || OfUnresumed(record.header);
+    if (nobodys) receipts_.NoteUnzeroed(record.header.identity.owner, "");
+    if (nobodys || !AdoptOne(record)) {
+      // A header beside its record is no news, and the record stays.
+      if (source == Source::kHeaders) continue;
       ++forgotten_;
       state_.devices.catalog->Delete(record.slot);
       continue;
     }
     ++adopted_;
-    if (source == Source::kHeaders) movement_.RecordAgain(record);
+    if (source == Source::kHeaders) movement_.RecordAgain(NotToCome(record));
   }
+}
+
+// What counts as now in this life does so in the next one: a drop is after it.
+tier::CatalogRecord Recovery::NotToCome(tier::CatalogRecord record) const {
+  const int64_t now_ms = state_.WallMsOfTick(state_.NowTick());
+  record.header.first_commit_ms = std::min(record.header.first_commit_ms, now_ms);
+  record.header.last_access_ms = std::min(record.header.last_access_ms, now_ms);
+  return record;
 }
 
 bool Recovery::AdoptOne(const tier::CatalogRecord& record) {
@@ -164,6 +198,7 @@ EntryId Recovery::ParentFor(NamespaceId ns, EntryId id, const tier::BlockIdentit
 
 void Recovery::Finish(absl::Status status) {
   state_.recovering = false;
+  unresumed_.clear();
   removal_.EndResume();
   // Removed tenants got back what they had, and may not grow beyond it.
   for (const auto& tenant : state_.tenants) state_.SetQuotas(*tenant);

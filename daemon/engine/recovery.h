@@ -36,8 +36,12 @@ class Recovery {
   enum class Source : uint8_t { kCatalog, kHeaders };
   void AdoptBatch(const std::vector<tier::CatalogRecord>& records, Source source);
   bool AdoptOne(const tier::CatalogRecord& record);
+  // Of headers alone: the dates of a life that this one's clock is behind.
+  tier::CatalogRecord NotToCome(tier::CatalogRecord record) const;
   // What the process before this one owed when it ended.
   void ResumeErasures();
+  // It is part of a removal that could not be resumed for want of a tenant.
+  bool OfUnresumed(const tier::BlockHeader& header) const;
   enum class Adopted : uint8_t {
     kTaken,
     kGivenUp,  // its place is others' now, or none: whoever had it gave it up before
@@ -46,7 +50,11 @@ class Recovery {
   void AdoptOwed(TenantState& past, const tier::CatalogRecord& record, Source source);
   Adopted TakeSlot(const TenantState& tenant, const tier::CatalogRecord& record);
   Adopted AdoptToErase(TenantState& past, const tier::CatalogRecord& record);
-  void LookForOwed(absl::Status loaded);
+  void OnLoaded(absl::Status loaded);
+  // What the records do not say: all of it, or the rest of a catalog that could not be read to its end.
+  void ReadHeaders();
+  void NoteUnseen();
+  void LookForOwed();
   // The entry to hang a block under whose own entry is `id` (None: it has none yet). None when there is nothing to
   // link.
   EntryId ParentFor(NamespaceId ns, EntryId id, const tier::BlockIdentity& identity);
@@ -58,6 +66,7 @@ class Recovery {
   Pins& pins_;
   Removal& removal_;
   Receipts& receipts_;
+  std::vector<tier::ErasureRecord> unresumed_;
   absl::AnyInvocable<void(absl::Status)> done_;
   uint64_t adopted_ = 0;
   uint64_t forgotten_ = 0;

@@ -138,13 +138,17 @@ bool Residency::AddLease(EntryId id) {
   if (slot.valid() && state_.devices.dram->IsLeaving(tenant.domain(), slot)) return false;
   if (entry.lease_count == 0) {
     const uint64_t bytes = state_.SlotBytesOf(entry);
-    const uint64_t cap_bytes = tenant.rules.tier(TierKind::kDram).guarantee_bytes;
-    if (state_.GuaranteeWaits(TierKind::kDram) && tenant.leased_bytes + bytes > cap_bytes) return false;
+    if (LeasesCapped(tenant, bytes)) return false;
     tenant.leased_bytes += bytes;
     if (IsCandidate(entry, TierKind::kDram)) tenant.order(TierKind::kDram).Remove(id, TraitsOf(entry));
   }
   ++entry.lease_count;
   return true;
+}
+
+bool Residency::LeasesCapped(const TenantState& tenant, uint64_t more_bytes) const {
+  const uint64_t cap_bytes = tenant.rules.tier(TierKind::kDram).guarantee_bytes;
+  return state_.GuaranteeWaits(TierKind::kDram) && tenant.leased_bytes + more_bytes > cap_bytes;
 }
 
 void Residency::EndLease(EntryId id, uint32_t now_tick) {
@@ -228,8 +232,12 @@ void Residency::FreeSlot(const Entry& entry, TierKind tier, SlotId slot) {
   KV_CHECK(tier == TierKind::kNvme);
   state_.recording.erase(slot);
   state_.devices.catalog->Delete(slot);
+  GiveBackNvme(tenant, slot);
+}
+
+void Residency::GiveBackNvme(const TenantState& tenant, SlotId slot) {
   state_.devices.nvme->Give(tenant.domain(), slot);
-  state_.ledger.Refund(tenant.id, tier, state_.devices.nvme->Shrink(tenant.domain(), 0, [] {}));
+  state_.ledger.Refund(tenant.id, TierKind::kNvme, state_.devices.nvme->Shrink(tenant.domain(), 0, [] {}));
 }
 
 void Residency::DropCopy(EntryId id, TierKind tier, policy::DropCause cause) {

@@ -49,6 +49,8 @@ class Residency {
   // A reader in place comes or goes. False, and nothing happened, when they are as many as can be counted, or its
   // memory is owed to another tenant.
   bool AddLease(EntryId id);
+  // Somebody waits for what is guaranteed to it: no lease of so many bytes more would be given.
+  bool LeasesCapped(const TenantState& tenant, uint64_t more_bytes) const;
   void EndLease(EntryId id, uint32_t now_tick);
   // Its copy in `tier` is kept; what is elsewhere comes and goes. Pinned before, it is kept there from now on.
   void Pin(EntryId id, TierKind tier);
@@ -57,6 +59,9 @@ class Residency {
 
   // Its NVMe copy lies elsewhere now, as its record tells; `access_period`: of the access that the record tells of.
   void MoveOnNvme(EntryId id, SlotId to, uint8_t access_period);
+
+  // A taken slot that no block has, or none any more: free again, and refunded.
+  void GiveBackNvme(const TenantState& tenant, SlotId slot);
 
   // May its DRAM copy lie elsewhere in the domain? Not while it is read in place, filled or moving; pinned or not.
   bool Relocatable(EntryId id) const;

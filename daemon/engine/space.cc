@@ -149,13 +149,13 @@ Refusal Space::DramRefusal(const TenantState& tenant, uint32_t slot_bytes) const
   return state_.devices.dram->GrowthBytes(slot_bytes, left) == 0 ? Refusal::kTenantLimit : Refusal::kCapacity;
 }
 
-SpaceResult Space::TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t request) {
+SpaceResult Space::TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t request, SlotId after) {
   const uint64_t slot_charge = slot_bytes + kNvmeHeaderBytes;
   // No room that anybody makes would do.
   if (!state_.devices.nvme->Fits(slot_bytes)) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kCapacity};
   for (uint32_t round = 0; round < kEvictionsPerReserveMax; ++round) {
     SlotId slot;
-    Step step = GrowNvme(tenant, slot_bytes, &slot);
+    Step step = GrowNvme(tenant, slot_bytes, after, &slot);
     if (slot.valid()) return {SpaceOutcome::kTaken, slot, Refusal::kNone};
     if (step == Step::kWait) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kTierSick};
     if (step == Step::kStuck) step = DropExpired(tenant, TierKind::kNvme);
@@ -182,17 +182,14 @@ SpaceResult Space::TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t r
 }
 
 // kWait: the device refused what the ledger and its free slots allow.
-Space::Step Space::GrowNvme(TenantState& tenant, uint32_t slot_bytes, SlotId* slot) {
+Space::Step Space::GrowNvme(TenantState& tenant, uint32_t slot_bytes, SlotId after, SlotId* slot) {
   tier::NvmeTier& nvme = *state_.devices.nvme;
   const uint64_t growth = nvme.GrowthBytes(slot_bytes, Room(tenant, TierKind::kNvme));
   if (growth == 0) return Step::kStuck;
   auto charged = state_.ledger.TryCharge(tenant.id, TierKind::kNvme, growth);
   KV_CHECK(charged.reason == Refusal::kNone);
-  absl::Status grown = absl::UnknownError("pending");
-  nvme.Grow(tenant.domain(), slot_bytes, growth, [&grown](absl::Status status) { grown = std::move(status); });
-  if (!grown.ok()) return Step::kWait;
-  *slot = nvme.Take(tenant.domain(), slot_bytes);
-  KV_CHECK(slot->valid());
+  *slot = nvme.TakeBehind(tenant.domain(), slot_bytes, after);
+  if (!slot->valid()) return Step::kWait;
   charged.charge.Settle();
   return Step::kRetry;
 }

@@ -44,8 +44,9 @@ class Space {
   // A DRAM slot. kWait: memory is being populated or punched, or victims are being written out; the tenant is woken
   // when that changes. `wanted` is how many slots the caller still needs: so many demotions may be started at once.
   SpaceResult TakeDram(TenantState& tenant, uint32_t slot_bytes, uint64_t request, uint32_t wanted);
-  // An NVMe slot. kWait: a segment is being emptied, or a guarantee waits for what others hold; nobody is woken.
-  SpaceResult TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t request);
+  // An NVMe slot, behind `after` if it can be. kWait: a segment is being emptied, or a guarantee waits for what others
+  // hold; nobody is woken.
+  SpaceResult TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t request, SlotId after);
   // Room for one more index entry. kNone or kEntryCap.
   policy::Refusal MakeEntryRoom(TenantState& tenant, uint64_t request);
 
@@ -74,7 +75,7 @@ class Space {
   bool DropOneEntry(TenantState& tenant, uint64_t request);
   void DropAhead(TenantState& tenant, uint64_t request, uint32_t wanted);
   policy::Refusal DramRefusal(const TenantState& tenant, uint32_t slot_bytes) const;
-  Step GrowNvme(TenantState& tenant, uint32_t slot_bytes, SlotId* slot);
+  Step GrowNvme(TenantState& tenant, uint32_t slot_bytes, SlotId after, SlotId* slot);
   Step EvictNvme(TenantState& tenant, uint64_t request);
 
   // --- from others

@@ -1,7 +1,6 @@
 #include "daemon/engine/store_path.h"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -22,6 +21,7 @@ class StorePath::Operation : public Waiter {
         group_(request.group),
         ns_(request.ns),
         shard_(request.shard),
+        due_tick_(state_.DueTick(request.deadline_ms)),
         request_(request.request != 0 ? request.request : state_.NextRequest()),
         depth_(request.first_depth),
         keys_(request.keys.begin(), request.keys.end()),
@@ -36,6 +36,8 @@ class StorePath::Operation : public Waiter {
   }
 
   GroupId group() const override { return group_; }
+  uint32_t due_tick() const override { return due_tick_; }
+  void Late() override { Refuse(Refusal::kLate); }
 
   bool Retry() override {
     const int64_t start_ns = state_.devices.clock->MonotonicNs();
@@ -195,6 +197,7 @@ class StorePath::Operation : public Waiter {
   const GroupId group_;
   const NamespaceId ns_;
   const uint32_t shard_;
+  const uint32_t due_tick_;
   const uint64_t request_;
   std::optional<BlockKey> parent_key_;  // of the first key
   uint32_t depth_;
@@ -281,17 +284,8 @@ void StorePath::AbortOverdue() {
 }
 
 size_t StorePath::AbortGroup(GroupId group) {
-  std::vector<std::unique_ptr<Waiter>> ended;
-  for (auto& tenant : state_.tenants) {
-    auto& waiters = tenant->waiters;
-    const auto gone = std::stable_partition(waiters.begin(), waiters.end(), [&](const std::unique_ptr<Waiter>& waiter) {
-      return waiter->group() != group;
-    });
-    std::move(gone, waiters.end(), std::back_inserter(ended));
-    waiters.erase(gone, waiters.end());
-  }
-  state_.waiting -= ended.size();
   // Out of the queue first: what they give back may let others go on.
+  auto ended = state_.TakeOut([&](const Waiter& waiter) { return waiter.group() == group; });
   for (std::unique_ptr<Waiter>& waiter : ended) {
     waiter->Cancel();
     waiter.reset();

@@ -63,7 +63,7 @@ class RulesCompiler {
   std::string where_;  // "file:line: namespace/name" of the policy at hand
   std::vector<TenantRules> rules_;
   std::vector<std::string> errors_, warnings_;
-  std::map<std::string, std::string> names_, stable_ids_, sockets_;  // -> where it was claimed
+  std::map<std::string, std::string> names_, stable_ids_, sockets_, service_accounts_;  // -> where it was claimed
   std::map<uint32_t, std::string> uids_;
 };
 
@@ -98,7 +98,6 @@ void RulesCompiler::Compile(const crds::TenantPolicy& policy) {
 }
 
 void RulesCompiler::CompileSubjects(const crds::TenantPolicy& policy, TenantRules* rules) {
-  size_t service_accounts = 0;
   for (const crds::Subject& subject : policy.subjects) {
     if (subject.uid) {
       Claim(&uids_, *subject.uid, absl::StrCat("uid ", *subject.uid));
@@ -107,14 +106,13 @@ void RulesCompiler::CompileSubjects(const crds::TenantPolicy& policy, TenantRule
       Claim(&sockets_, subject.socket, absl::StrCat("socket '", subject.socket, "'"));
       rules->sockets.push_back(subject.socket);
     } else {
-      ++service_accounts;
+      // Of the policy's own namespace: whoever may write policies there vouches for nobody else's pods.
+      const std::string account = absl::StrCat(policy.ns, "/", subject.service_account_name);
+      Claim(&service_accounts_, account, absl::StrCat("service account '", account, "'"));
+      rules->service_accounts.push_back(account);
     }
   }
-  if (policy.subjects.empty()) {
-    Warn("spec.subjects is empty: nobody may attach as this tenant");
-  } else if (service_accounts == policy.subjects.size()) {
-    Warn("spec.subjects names service accounts only, which are attested in Kubernetes alone: nobody may attach here");
-  }
+  if (policy.subjects.empty()) Warn("spec.subjects is empty: nobody may attach as this tenant");
 }
 
 void RulesCompiler::CompilePool(const crds::TenantPolicy& policy, TenantRules* rules) {
@@ -230,7 +228,9 @@ std::string CanonicalText(const TenantRules& rules) {
   std::vector<uint32_t> uids = rules.uids;
   std::vector<std::string> sockets = rules.sockets;
   std::sort(uids.begin(), uids.end());
+  std::vector<std::string> accounts = rules.service_accounts;
   std::sort(sockets.begin(), sockets.end());
+  std::sort(accounts.begin(), accounts.end());
   for (std::string& socket : sockets) socket = absl::CEscape(socket);
   std::string text = absl::StrCat("name=\"", absl::CEscape(rules.name), "\" uid=\"", absl::CEscape(rules.uid), "\"");
   absl::StrAppend(&text, " sla=", static_cast<int>(rules.sla), " weight=", rules.weight);
@@ -240,7 +240,8 @@ std::string CanonicalText(const TenantRules& rules) {
   }
   absl::StrAppend(&text, " on_expiry=", static_cast<int>(rules.on_expiry), " max_age=", rules.max_age_ms);
   absl::StrAppend(&text, " max_entries=", rules.max_entries, " max_sessions=", rules.max_sessions);
-  absl::StrAppend(&text, " uids=", absl::StrJoin(uids, ","), " sockets=\"", absl::StrJoin(sockets, "\",\""), "\"\n");
+  absl::StrAppend(&text, " uids=", absl::StrJoin(uids, ","), " sockets=\"", absl::StrJoin(sockets, "\",\""), "\"");
+  absl::StrAppend(&text, " accounts=", absl::StrJoin(accounts, ","), "\n");
   return text;
 }
 
@@ -286,6 +287,8 @@ std::shared_ptr<const PolicyTable> PolicyTable::FromRules(std::vector<TenantRule
     KV_CHECK(table->by_name_.emplace(tenant.name, i).second);
     for (const uint32_t uid : tenant.uids) KV_CHECK(table->by_uid_.emplace(uid, i).second);
     for (const std::string& socket : tenant.sockets) KV_CHECK(table->by_socket_.emplace(socket, i).second);
+    for (const std::string& account : tenant.service_accounts)
+      KV_CHECK(table->by_service_account_.emplace(account, i).second);
   }
   return table;
 }
@@ -303,6 +306,12 @@ const TenantRules* PolicyTable::FindByUid(uint32_t uid) const {
 const TenantRules* PolicyTable::FindBySocket(std::string_view socket) const {
   const auto found = by_socket_.find(absl::string_view(socket.data(), socket.size()));
   return found == by_socket_.end() ? nullptr : &tenants_[found->second];
+}
+
+const TenantRules* PolicyTable::FindByServiceAccount(std::string_view ns, std::string_view name) const {
+  const auto found = by_service_account_.find(
+      absl::StrCat(absl::string_view(ns.data(), ns.size()), "/", absl::string_view(name.data(), name.size())));
+  return found == by_service_account_.end() ? nullptr : &tenants_[found->second];
 }
 
 }  // namespace kvartal::policy

@@ -42,8 +42,9 @@ struct TenantRules {
   uint64_t max_age_ms = 0;  // 0: no limit
   uint64_t max_entries = kNoLimit;
   uint32_t max_sessions = 64;
-  std::vector<uint32_t> uids;        // subjects of the uid attestor
-  std::vector<std::string> sockets;  // subjects of the socket attestor
+  std::vector<uint32_t> uids;                 // subjects of the uid attestor
+  std::vector<std::string> sockets;           // subjects of the socket attestor
+  std::vector<std::string> service_accounts;  // subjects of the k8s-token attestor: "<namespace>/<name>"
 
   TierQuota& tier(TierKind kind) { return quota[TierIndex(kind)]; }
   const TierQuota& tier(TierKind kind) const { return quota[TierIndex(kind)]; }
@@ -76,6 +77,7 @@ class PolicyTable {
   const TenantRules* FindByName(std::string_view name) const;
   const TenantRules* FindByUid(uint32_t uid) const;
   const TenantRules* FindBySocket(std::string_view socket) const;
+  const TenantRules* FindByServiceAccount(std::string_view ns, std::string_view name) const;
   // Content hash, hex: equal content, equal version.
   const std::string& version() const { return version_; }
 
@@ -88,6 +90,7 @@ class PolicyTable {
   absl::flat_hash_map<std::string, size_t> by_name_;
   absl::flat_hash_map<uint32_t, size_t> by_uid_;
   absl::flat_hash_map<std::string, size_t> by_socket_;
+  absl::flat_hash_map<std::string, size_t> by_service_account_;
 };
 
 }  // namespace kvartal::policy

@@ -24,14 +24,16 @@ enum class Refusal : uint8_t {
   kTooLong,         // a pin would outlast what may be kept: maxAge, or the longest pin there is
   kParentUnpinned,  // a pin of a block whose parent is not kept as long: nobody would find it
   kOwed,            // a lease of memory that another tenant waits for
+  kWriteBudget,     // the disk may not be written more now, and the block has not shown that it is worth it
+  kLate,            // it was not there by the time until which the caller would wait
 };
-inline constexpr size_t kRefusalCount = 17;
+inline constexpr size_t kRefusalCount = 19;
 
 constexpr const char* RefusalName(Refusal reason) {
   constexpr const char* kNames[kRefusalCount] = {
-      "none",       "tenant_limit", "capacity",      "entry_cap",       "too_small",  "no_tier",
-      "queue_full", "tier_sick",    "out_of_memory", "draining",        "recovering", "group_limit",
-      "busy",       "gone",         "too_long",      "parent_unpinned", "owed"};
+      "none",      "tenant_limit",    "capacity", "entry_cap",    "too_small",   "no_tier", "queue_full",
+      "tier_sick", "out_of_memory",   "draining", "recovering",   "group_limit", "busy",    "gone",
+      "too_long",  "parent_unpinned", "owed",     "write_budget", "late"};
   return kNames[static_cast<size_t>(reason)];
 }
 

@@ -30,6 +30,9 @@ attach::AttachOptions AttachOptionsOf(const config::NodeConfig& config) {
   options.attest_uid = config.attest_uid;
   options.lease_ms = config.lease_ms;
   for (const config::SocketDoor& door : config.doors) options.doors.push_back({door.name, door.path, door.mode});
+  if (const auto& kubernetes = config.kubernetes; kubernetes.has_value()) {
+    options.tokens = {kubernetes->audience, kubernetes->node_name, kubernetes->host_pids};
+  }
   return options;
 }
 
@@ -51,6 +54,7 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(config::NodeConfig config) {
   KV_RETURN_IF_ERROR(node->OpenDoors());
   node->StartMetrics();
   node->Tick();
+  if (node->config_.policy_stream) node->TellUse();
   return node;
 }
 
@@ -81,9 +85,11 @@ absl::Status Node::MakeParts() {
   devices.dram = dram_.get();
   devices.nvme = nvme_.tier.get();
   devices.catalog = nvme_.catalog.get();
-  engine_ = std::make_unique<engine::CacheEngine>(
-      engine::EngineOptions{.eviction = config_.eviction, .removed_grace_ms = config_.removed_grace_ms}, devices,
-      policy_->table());
+  engine::EngineOptions options;
+  options.eviction = config_.eviction;
+  options.removed_grace_ms = config_.removed_grace_ms;
+  if (!config_.nvme.empty()) options.nvme_write_bytes_per_second = config::WriteBytesPerSecond(config_.nvme.front());
+  engine_ = std::make_unique<engine::CacheEngine>(options, devices, policy_->table());
   if (nvme_.tier != nullptr) {
     engine_->Recover([](const absl::Status& status) {
       if (status.ok())
@@ -97,6 +103,7 @@ absl::Status Node::MakeParts() {
   attach_->SetDeletionObserver([this](const engine::DeletionReceipt& receipt, absl::AnyInvocable<void(bool)> kept) {
     audit_->Deleted(receipt, std::move(kept));
   });
+  if (config_.kubernetes.has_value()) WatchTokenKeys();
   audit_->InForce(*policy_->table());
   policy_->Watch(loop_.get(), [this](const absl::Status& status) { OnPolicyRead(status); });
   parts_.config = &config_;
@@ -107,8 +114,24 @@ absl::Status Node::MakeParts() {
   parts_.engine = engine_.get();
   parts_.attach = attach_.get();
   parts_.audit = audit_.get();
+  parts_.token_keys = token_keys_.get();
   parts_.started_ns = clock_.MonotonicNs();
   return absl::OkStatus();
+}
+
+void Node::WatchTokenKeys() {
+  if (!config_.kubernetes->jwks_file.empty()) {
+    token_keys_ = std::make_unique<TokenKeyFile>(
+        config_.kubernetes->jwks_file, loop_.get(),
+        [this](token::KeySet keys) { attach_->SetTokenKeys(config_.kubernetes->issuer, std::move(keys)); });
+    return;
+  }
+  policy_->WatchKeys([this](const std::string& issuer, const std::string& jwks) {
+    absl::StatusOr<token::KeySet> keys = token::KeySet::Parse(jwks);
+    if (keys.ok()) return attach_->SetTokenKeys(issuer, *std::move(keys));
+    Log(LogLevel::kError, "tokens",
+        "the operator's key set is refused, what it was before goes on to vouch: ", keys.status().message());
+  });
 }
 
 absl::Status Node::OpenDoors() {
@@ -184,6 +207,11 @@ void Node::UpdateMetrics() {
   loop_->RunAfterMs(kMetricsPeriodMs, [this] { UpdateMetrics(); });
 }
 
+void Node::TellUse() {
+  policy_->TellUse(UseOf(*engine_));
+  loop_->RunAfterMs(kMetricsPeriodMs, [this] { TellUse(); });
+}
+
 void Node::OnSignal(int signal) {
   if (signal == SIGHUP) {
     audit_->Reopen();
@@ -221,7 +249,10 @@ void Node::WhenDrained(absl::AnyInvocable<void()> then) {
   });
 }
 
-bool Node::NothingUnderWay() const { return Quiet(engine_->stats()) && !policy_->reading() && audit_->pending() == 0; }
+bool Node::NothingUnderWay() const {
+  const bool reading = policy_->reading() || (token_keys_ != nullptr && token_keys_->reading());
+  return Quiet(engine_->stats()) && !reading && audit_->pending() == 0;
+}
 
 // Ending the sessions gives memory back; callbacks of that must not outlive the engine they lead to.
 void Node::FinishWhenQuiet() {
@@ -269,7 +300,12 @@ void Node::ReloadPolicy(Done<control::PolicyReload> done) {
 }
 
 void Node::OnPolicyRead(const absl::Status& status) {
-  if (!status.ok()) return audit_->Refused(*policy_->table(), status);
+  if (!status.ok()) {
+    audit_->Refused(*policy_->table(), status);
+    if (!policy_->wants_restart() || stopping_) return;
+    Log(LogLevel::kInfo, "node", "ends to be started again with the capacity that its KVNodePool states");
+    return BeginShutdown();
+  }
   engine_->ApplyPolicy(policy_->table());
   audit_->InForce(*policy_->table());
   attach_->OnPolicyChanged();

@@ -22,6 +22,7 @@
 #include "daemon/process/node_report.h"
 #include "daemon/process/nvme_stack.h"
 #include "daemon/process/signal_watch.h"
+#include "daemon/process/token_key_file.h"
 #include "daemon/telemetry/metrics_exporter.h"
 #include "daemon/tier/dram_tier.h"
 
@@ -42,6 +43,7 @@ class Node : private control::AdminBackend {
   explicit Node(config::NodeConfig config) : config_(std::move(config)) {}
   absl::Status CheckDoorsFree() const;
   absl::Status MakeParts();
+  void WatchTokenKeys();
   absl::Status OpenDoors();
   void StartMetrics();
   void OnPolicyRead(const absl::Status& status);
@@ -49,6 +51,7 @@ class Node : private control::AdminBackend {
   void Tick();
   void CatchUpLater();
   void UpdateMetrics();
+  void TellUse();
   void OnSignal(int signal);
   void BeginShutdown();
   void WhenDrained(absl::AnyInvocable<void()> then);
@@ -78,6 +81,7 @@ class Node : private control::AdminBackend {
   NvmeStack nvme_;
   std::unique_ptr<engine::CacheEngine> engine_;
   std::unique_ptr<attach::AttachServer> attach_;
+  std::unique_ptr<TokenKeyFile> token_keys_;
   std::unique_ptr<control::AdminServer> admin_;
   std::unique_ptr<telemetry::MetricsExporter> metrics_;
   std::unique_ptr<SignalWatch> signals_;

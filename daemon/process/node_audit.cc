@@ -41,6 +41,7 @@ void NodeAudit::Door(const attach::DoorEvent& event) {
               .With("uid", event.uid)
               .With("pid", event.pid);
   }
+  if (!event.pod.empty()) out = std::move(out).With("pod", event.pod);
   if (event.repeated > 0) out = std::move(out).With("repeated", event.repeated);
   Write(denied ? std::move(out).With("why", event.why)
                : std::move(out).With("client", event.client).With("group", event.group));

@@ -1,5 +1,6 @@
 // kvartald: the command line around one Node.
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -30,6 +31,11 @@ void RaiseDescriptorLimit() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+std::string HostName() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
 int CheckConfig(const config::NodeConfig& config) {
@@ -69,6 +75,10 @@ int Main(int argc, char** argv) {
   app.add_flag("--check-config", check_only, "check configuration and policy, then exit");
   app.add_option("--ready-fd", ready_fd, "inherited descriptor that gets one byte and is closed when the daemon serves")
       ->type_name("N");
+  std::string node_name = HostName();
+  app.add_option("--node", node_name, "name of this node in the cluster, for policyStream; default: the host's name")
+      ->envname("KVARTAL_NODE")
+      ->type_name("NAME");
   app.set_version_flag("--version", std::string("kvartald ") + KVARTAL_VERSION);
   try {
     app.parse(argc, argv);
@@ -78,6 +88,7 @@ int Main(int argc, char** argv) {
 
   absl::StatusOr<config::NodeConfig> config = config::LoadNodeConfig(config_path);
   if (!config.ok()) return Refuse(config.status());
+  config->node_name = config->kubernetes ? config->kubernetes->node_name : node_name;
   SetLogLevel(config->log_level);
   return check_only ? CheckConfig(*config) : Serve(*std::move(config), ready_fd);
 }

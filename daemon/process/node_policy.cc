@@ -1,16 +1,27 @@
 #include "daemon/process/node_policy.h"
 
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/base/check.h"
-#include "daemon/base/limits.h"
 #include "daemon/base/log.h"
+#include "daemon/control/folder_feed.h"
+#include "daemon/control/stream_feed.h"
 
 namespace kvartal::process {
 namespace {
+
 constexpr int64_t kNsPerMs = 1'000'000;
+
+std::unique_ptr<control::PolicyFeed> FeedOf(const config::NodeConfig& config, const Clock* clock) {
+  if (!config.policy_stream) return std::make_unique<control::FolderFeed>(config.policy_dir, CapacityOf(config));
+  control::StreamFeedOptions options;
+  options.stream = {config.policy_stream->address, config.policy_stream->ca_file, config.policy_stream->token_file};
+  options.keep_in = config.policy_stream->keep_in;
+  options.node = config.node_name;
+  options.program = absl::StrCat("kvartald ", KVARTAL_VERSION);
+  return std::make_unique<control::StreamFeed>(std::move(options), CapacityOf(config), clock);
+}
+
 }  // namespace
 
 policy::NodeCapacity CapacityOf(const config::NodeConfig& config) {
@@ -20,49 +31,26 @@ policy::NodeCapacity CapacityOf(const config::NodeConfig& config) {
   return capacity;
 }
 
+NodePolicy::NodePolicy(const config::NodeConfig& config, const Clock* clock)
+    : attest_tokens_(config.kubernetes.has_value()),
+      clock_(clock),
+      kept_for_restart_(config.policy_stream.has_value()),
+      feed_(FeedOf(config, clock)) {}
+
 absl::StatusOr<std::unique_ptr<NodePolicy>> NodePolicy::Load(const config::NodeConfig& config, const Clock* clock) {
   std::unique_ptr<NodePolicy> policy(new NodePolicy(config, clock));
-  KV_ASSIGN_OR_RETURN(control::LoadedPolicy loaded, policy->folder_.Read());
+  KV_ASSIGN_OR_RETURN(control::LoadedPolicy loaded, policy->feed_->Begin());
   policy->PutInForce(std::move(loaded));
   return policy;
 }
 
 void NodePolicy::Watch(EventLoop* loop, OnRead on_read) {
-  loop_ = loop;
   on_read_ = std::move(on_read);
-  watching_ = true;
-  reader_ = std::make_unique<WorkerPool>("kv-policy", 1, kReloadsMax);
-  loop_->RunAfterMs(kPolicyPollMs, [this] { Poll(); });
-}
-
-void NodePolicy::Poll() {
-  if (!watching_) return;
-  // A folder that does not answer holds one reading, not a queue of them.
-  if (!reading()) {
-    const bool accepted = reader_->TrySubmit([this] {
-      std::optional<absl::StatusOr<control::LoadedPolicy>> read = folder_.ReadIfChanged();
-      if (!read) return;
-      loop_->Post([this, read = *std::move(read)]() mutable { on_read_(Replace(std::move(read))); });
-    });
-    KV_CHECK(accepted);  // only this thread submits
-  }
-  loop_->RunAfterMs(kPolicyPollMs, [this] { Poll(); });
-}
-
-void NodePolicy::Reload(absl::AnyInvocable<void(absl::Status)> done) {
-  if (reader_->Pending() >= kReloadsMax) {
-    Log(LogLevel::kWarning, "policy", "a reload was refused: ", kReloadsMax, " wait for the folder already");
-    return done(absl::ResourceExhaustedError(
-        absl::StrCat(folder_path_, ": ", kReloadsMax, " reloads wait for this folder: see why it takes so long")));
-  }
-  const bool accepted = reader_->TrySubmit([this, done = std::move(done)]() mutable {
-    loop_->Post([this, done = std::move(done), read = folder_.Read()]() mutable {
-      const absl::Status status = Replace(std::move(read));
-      on_read_(status);
-      done(status);
-    });
+  feed_->Watch(loop, [this](absl::StatusOr<control::LoadedPolicy> read) {
+    absl::Status status = Replace(std::move(read));
+    on_read_(status);
+    return status;
   });
-  KV_CHECK(accepted);  // only this thread submits
 }
 
 absl::Status NodePolicy::Refuse(const absl::Status& why) {
@@ -75,6 +63,7 @@ absl::Status NodePolicy::Refuse(const absl::Status& why) {
 absl::Status NodePolicy::Replace(absl::StatusOr<control::LoadedPolicy> read) {
   if (!read.ok()) return Refuse(read.status());
   if (read->table->capacity().bytes != table_->capacity().bytes) {
+    wants_restart_ = kept_for_restart_ && table_->tenants().empty();
     return Refuse(absl::FailedPreconditionError(
         "the KVNodePool states another capacity than at the start of the daemon, which is when it is taken: restart "
         "kvartald to put this set in force"));
@@ -88,6 +77,12 @@ absl::Status NodePolicy::Replace(absl::StatusOr<control::LoadedPolicy> read) {
 void NodePolicy::PutInForce(control::LoadedPolicy loaded) {
   table_ = std::move(loaded.table);
   warnings_ = std::move(loaded.warnings);
+  for (const policy::TenantRules& rules : table_->tenants()) {
+    if (attest_tokens_ || rules.service_accounts.empty() || !rules.uids.empty() || !rules.sockets.empty()) continue;
+    warnings_.push_back(absl::StrCat(rules.name,
+                                     ": spec.subjects names service accounts only, and the configuration "
+                                     "has no `kubernetes`: nobody may attach here"));
+  }
   loaded_ns_ = clock_->MonotonicNs();
   for (const std::string& warning : warnings_) Log(LogLevel::kWarning, "policy", warning);
 }

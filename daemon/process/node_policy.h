@@ -1,5 +1,5 @@
-// The policy in force: loaded from the folder at start, replaced whole when what is read later is good, kept when it is
-// not. Confined to the engine loop; the folder is read on a thread of its own.
+// The policy in force: what the feed begins with, replaced whole when what it offers later is good, kept when it is
+// not. Confined to the engine loop.
 // Invariant: table() is always one that was good as a whole.
 #pragma once
 
@@ -7,15 +7,15 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/event_loop.h"
 #include "daemon/base/status.h"
-#include "daemon/base/worker_pool.h"
 #include "daemon/config/node_config.h"
-#include "daemon/control/policy_folder.h"
+#include "daemon/control/policy_feed.h"
 #include "daemon/policy/policy_table.h"
 
 namespace kvartal::process {
@@ -30,13 +30,16 @@ class NodePolicy {
 
   static absl::StatusOr<std::unique_ptr<NodePolicy>> Load(const config::NodeConfig& config, const Clock* clock);
 
-  // From now on a folder that changes is read again and `on_read` told, once a change; also after each Reload. `loop`
-  // outlives this object's thread, which ends with it.
+  // From now on `on_read` is told of each set that comes; also after each Reload. `loop` outlives this object's
+  // threads, which end with it.
   void Watch(EventLoop* loop, OnRead on_read);
-  // Reads the folder again now, changed or not.
-  void Reload(absl::AnyInvocable<void(absl::Status)> done);
-  void StopWatching() { watching_ = false; }
-  bool reading() const { return reader_ != nullptr && reader_->Pending() > 0; }
+  // Looks for a set now, changed or not.
+  void Reload(absl::AnyInvocable<void(absl::Status)> done) { feed_->Reload(std::move(done)); }
+  void StopWatching() { feed_->StopWatching(); }
+  bool reading() const { return feed_->busy(); }
+  // Whose tokens count, where policy comes with that: at once when it is known, and whenever it changes.
+  void WatchKeys(control::PolicyFeed::OnKeys on_keys) { feed_->WatchKeys(std::move(on_keys)); }
+  void TellUse(const std::vector<control::TenantUse>& use) { feed_->TellUse(use); }
 
   const std::shared_ptr<const policy::PolicyTable>& table() const { return table_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
@@ -44,27 +47,28 @@ class NodePolicy {
   uint64_t reload_failures() const { return reload_failures_; }
   // Why what was last read is refused; empty when it is not.
   const std::string& last_error() const { return last_error_; }
+  // What is wrong with the way policy comes by; empty when nothing is.
+  std::string feed_note() const { return feed_->note(); }
+  // A set states another capacity than this daemon has begun with, nobody is served, and the next start takes it.
+  bool wants_restart() const { return wants_restart_; }
 
  private:
-  NodePolicy(const config::NodeConfig& config, const Clock* clock)
-      : folder_path_(config.policy_dir), folder_(config.policy_dir, CapacityOf(config)), clock_(clock) {}
-  void Poll();
+  NodePolicy(const config::NodeConfig& config, const Clock* clock);
   absl::Status Refuse(const absl::Status& why);
   absl::Status Replace(absl::StatusOr<control::LoadedPolicy> read);
   void PutInForce(control::LoadedPolicy loaded);
 
-  const std::string folder_path_;
-  control::PolicyFolder folder_;  // after Load: touched by the reader's thread alone
+  const bool attest_tokens_;
   const Clock* const clock_;
-  EventLoop* loop_ = nullptr;
+  const bool kept_for_restart_;  // what the feed offers is what it begins with after a restart
   OnRead on_read_;
-  bool watching_ = false;
   std::shared_ptr<const policy::PolicyTable> table_;
   std::vector<std::string> warnings_;
   int64_t loaded_ns_ = 0;
   uint64_t reload_failures_ = 0;
   std::string last_error_;
-  std::unique_ptr<WorkerPool> reader_;  // last: its thread uses what is above
+  bool wants_restart_ = false;
+  const std::unique_ptr<control::PolicyFeed> feed_;  // last: its threads use what is above
 };
 
 }  // namespace kvartal::process

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/base/units.h"
 
@@ -15,6 +16,17 @@ constexpr int64_t kNsPerMs = 1'000'000;
 
 uint64_t UptimeMs(const NodeParts& parts) {
   return static_cast<uint64_t>((parts.clock->MonotonicNs() - parts.started_ns) / kNsPerMs);
+}
+
+// It comes back by itself when the errors stop, or the transfers end.
+std::string UnhealthyNote(const engine::EngineStats& stats) {
+  const bool offline = stats.nvme_state == tier::DeviceState::kOffline;
+  return absl::StrCat("the device is ", tier::DeviceStateName(stats.nvme_state), " (", stats.nvme_read_errors,
+                      " read errors, ", stats.nvme_write_errors, " write errors, ", stats.nvme_quarantined_slots,
+                      " places kept out of use): ",
+                      offline ? "it hangs or failed again and again, what it holds is a miss for now"
+                              : "it takes no new blocks, reads go on",
+                      "; it is tried again when that stops: look at the log and at the disk");
 }
 
 std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const engine::EngineStats& stats) {
@@ -28,16 +40,24 @@ std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const 
   }
   control::TierView& nvme = tiers[TierIndex(TierKind::kNvme)];
   nvme.configured = !parts.config->nvme.empty();
-  nvme.healthy = nvme.configured && stats.nvme_present && stats.nvme_healthy;
+  nvme.healthy = nvme.configured && stats.nvme_present && stats.nvme_state == tier::DeviceState::kHealthy;
   nvme.note = parts.nvme->note;
-  if (nvme.configured && stats.nvme_present && !stats.nvme_healthy) {
-    nvme.note =
-        "the device reports errors or hangs: reads miss, writes are refused; look at the log and at the disk, then "
-        "restart";
+  if (nvme.configured && stats.nvme_present && !nvme.healthy) {
+    nvme.note = UnhealthyNote(stats);
   } else if (parts.nvme->file != nullptr && !parts.nvme->file->direct_io()) {
     nvme.note = "the file system takes no O_DIRECT: the page cache holds every block a second time";
+  } else if (stats.nvme_quarantined_slots > 0) {
+    nvme.note =
+        absl::StrCat(stats.nvme_quarantined_slots,
+                     " places of the device failed a write and are kept out of use: look at the disk (smartctl)");
   } else if (nvme.note.empty()) {
     nvme.note = parts.nvme->engine_note;
+  }
+  if (nvme.note.empty() && stats.write_budget_scarce) {
+    nvme.note =
+        absl::StrCat("its write budget of ", stats.write_budget_bytes_per_second,
+                     " bytes a second is nearly used up: only blocks that were used again, or whose conversation goes "
+                     "on, are written; raise nvme.writesPerDayPercent if the disk may wear faster");
   }
   return tiers;
 }
@@ -70,6 +90,7 @@ control::NodeView ViewOf(const NodeParts& parts) {
   view.rss_bytes = OwnResidentBytes();
   view.policy_age_ms = parts.policy->age_ms();
   view.policy_error = parts.policy->last_error();
+  if (view.policy_error.empty()) view.policy_error = parts.policy->feed_note();
   view.policy_tenants = static_cast<uint32_t>(parts.policy->table()->tenants().size());
   view.policy_reload_failures = parts.policy->reload_failures();
   view.wall_ms = parts.clock->WallMs();
@@ -113,6 +134,20 @@ control::NodeView ViewOf(const NodeParts& parts) {
   return view;
 }
 
+std::vector<control::TenantUse> UseOf(const engine::CacheEngine& engine) {
+  std::vector<control::TenantUse> use;
+  for (const engine::TenantStats& tenant : engine.stats().tenants) {
+    if (tenant.removed) continue;
+    control::TenantUse& one = use.emplace_back();
+    one.tenant = tenant.name;
+    for (size_t i = 0; i < kTierCount; ++i) {
+      one.bytes[i] = tenant.tiers[i].charged_bytes;
+      one.above_limit |= tenant.tiers[i].charged_bytes > tenant.tiers[i].limit_bytes;
+    }
+  }
+  return use;
+}
+
 telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {
   telemetry::NodeMetrics metrics;
   metrics.engine = ShownStats(parts.engine->stats());
@@ -125,6 +160,7 @@ telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {
   metrics.policy_age_ms = parts.policy->age_ms();
   metrics.policy_reload_failures = parts.policy->reload_failures();
   metrics.policy_refused = !parts.policy->last_error().empty();
+  metrics.token_keys_refused = parts.token_keys != nullptr && !parts.token_keys->last_error().empty();
   metrics.audit_written = parts.audit->written();
   metrics.audit_lost = parts.audit->lost();
   metrics.uptime_ms = UptimeMs(parts);

@@ -13,6 +13,7 @@
 #include "daemon/process/node_audit.h"
 #include "daemon/process/node_policy.h"
 #include "daemon/process/nvme_stack.h"
+#include "daemon/process/token_key_file.h"
 #include "daemon/telemetry/node_metrics.h"
 
 namespace kvartal::process {
@@ -27,6 +28,7 @@ struct NodeParts {
   const engine::CacheEngine* engine = nullptr;
   const attach::AttachServer* attach = nullptr;
   const NodeAudit* audit = nullptr;
+  const TokenKeyFile* token_keys = nullptr;  // where a file has them
   int64_t started_ns = 0;
   std::string metrics_address;  // "" while the exporter is off
   std::string metrics_error;    // why it is, where it should not be
@@ -34,6 +36,8 @@ struct NodeParts {
 
 control::NodeView ViewOf(const NodeParts& parts);
 telemetry::NodeMetrics MetricsOf(const NodeParts& parts);
+// What each tenant of the policy holds, by name.
+std::vector<control::TenantUse> UseOf(const engine::CacheEngine& engine);
 
 // Resident memory of this process without shared memory, so without the arenas. 0 when the kernel does not tell.
 uint64_t OwnResidentBytes();

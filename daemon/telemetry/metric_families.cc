@@ -248,6 +248,8 @@ void AddByReason(const MetricName& name, const char* label, const std::array<uin
 
 void AddAttachFamilies(const attach::AttachStats& attach, std::vector<prometheus::MetricFamily>* out) {
   AddByReason(kAttachDenials, kLabelReason, attach.denials, &attach::DenialReasonName, out);
+  AddSingle(kTokenKeys, static_cast<double>(attach.token_keys), out);
+  AddSingle(kTokenRenewals, static_cast<double>(attach.token_renewals), out);
   AddByReason(kBadFrames, kLabelKind, attach.bad_frames, &attach::BadFrameName, out);
   AddByReason(kSessionEnds, kLabelReason, attach.cuts, &attach::CutReasonName, out);
   AddSingle(kConnections, static_cast<double>(attach.sessions), out);
@@ -276,6 +278,7 @@ void AddNodeFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricF
   AddSingle(kPolicyInfo, 1, out, {{kLabelVersion, engine.policy_version}});
   AddSingle(kPolicyAge, static_cast<double>(metrics.policy_age_ms) / kMsPerSecond, out);
   AddSingle(kPolicyErrors, static_cast<double>(metrics.policy_reload_failures), out);
+  AddSingle(kTokenKeysRefused, metrics.token_keys_refused ? 1 : 0, out);
   AddSingle(kPolicyRefused, metrics.policy_refused ? 1 : 0, out);
   AddSingle(kAuditEvents, static_cast<double>(metrics.audit_written), out);
   AddSingle(kAuditLost, static_cast<double>(metrics.audit_lost), out);
@@ -284,6 +287,13 @@ void AddNodeFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricF
   AddSingle(kHugePages, metrics.huge_pages ? 1 : 0, out);
   AddSingle(kDirectIo, metrics.direct_io ? 1 : 0, out);
   AddSingle(kIoUring, metrics.io_uring ? 1 : 0, out);
+  if (engine.nvme_present) {
+    AddSingle(kNvmeState, static_cast<double>(engine.nvme_state), out);
+    AddSingle(kNvmeQuarantined, static_cast<double>(engine.nvme_quarantined_slots), out);
+  }
+  AddSingle(kNvmeWritten, static_cast<double>(engine.nvme_written_bytes), out);
+  AddSingle(kWriteBudget, static_cast<double>(engine.write_budget_bytes_per_second), out);
+  AddSingle(kWriteBudgetSaved, static_cast<double>(engine.write_budget_saved_bytes), out);
   AddSingle(kIoOverdue, static_cast<double>(metrics.io_overdue), out);
   AddSingle(kResident, static_cast<double>(metrics.rss_bytes), out);
   AddSingle(kUptime, static_cast<double>(metrics.uptime_ms) / kMsPerSecond, out);

@@ -77,6 +77,10 @@ inline constexpr MetricName kStrayBytes{"kvartal_stray_bytes_punched_total",
 inline constexpr MetricName kNvmeErrors{"kvartal_nvme_errors_total",
                                         "NVMe errors by kind: read, write (the device), mismatch (wrong bytes)"};
 inline constexpr MetricName kAttachDenials{"kvartal_attach_denials_total", "Attaches refused, by reason"};
+inline constexpr MetricName kTokenKeys{"kvartal_token_keys", "Keys that vouch for tokens of pods now"};
+inline constexpr MetricName kTokenKeysRefused{
+    "kvartal_token_keys_refused", "1 while the key set that is to be had is refused; the last good vouches on"};
+inline constexpr MetricName kTokenRenewals{"kvartal_token_renewals_total", "Sessions that went on with a newer token"};
 inline constexpr MetricName kBadFrames{"kvartal_attach_bad_frames_total", "Frames of clients not understood, by kind"};
 inline constexpr MetricName kSessionEnds{"kvartal_session_ends_total", "Sessions that ended, by reason"};
 inline constexpr MetricName kConnections{"kvartal_connections", "Connections now, attached or not"};
@@ -104,6 +108,16 @@ inline constexpr MetricName kHugePages{"kvartal_huge_pages",
 inline constexpr MetricName kDirectIo{"kvartal_direct_io", "1: NVMe I/O passes the page cache by"};
 inline constexpr MetricName kIoUring{"kvartal_io_uring",
                                      "1: NVMe I/O goes through io_uring; 0: through a pool of threads"};
+inline constexpr MetricName kNvmeState{"kvartal_nvme_device_state",
+                                       "0: healthy; 1: degraded, no new blocks; 2: offline, no reads either"};
+inline constexpr MetricName kNvmeQuarantined{"kvartal_nvme_quarantined_slots",
+                                             "Places kept out of use because their last write failed"};
+inline constexpr MetricName kNvmeWritten{"kvartal_nvme_written_bytes_total",
+                                         "Bytes of blocks and their headers written to the disk"};
+inline constexpr MetricName kWriteBudget{"kvartal_nvme_write_budget_bytes_per_second",
+                                         "What may be written to the disk a second, for it to last; 0: any amount"};
+inline constexpr MetricName kWriteBudgetSaved{"kvartal_nvme_write_budget_saved_bytes",
+                                              "What may be written to the disk now; 0 without a budget, too"};
 inline constexpr MetricName kIoOverdue{"kvartal_nvme_overdue_transfers",
                                        "Transfers the disk has had for too long, now; while there is one it is sick"};
 inline constexpr MetricName kResident{"kvartal_resident_bytes",

@@ -41,9 +41,10 @@ class NvmeCatalog {
   virtual void Delete(SlotId slot) = 0;
   // Changes the times of the record of a slot, when there is one. False when kCatalogQueueMax operations are waiting.
   [[nodiscard]] virtual bool Refresh(SlotId slot, const RecordTimes& times) = 0;
-  // A date that the next life must not fall behind. Never refused: asked for now and then.
+  // A date that the next life must not fall behind, as it must not behind that of any record. Never refused: asked for
+  // now and then.
   virtual void KeepTime(int64_t wall_ms) = 0;
-  // The latest one kept before this open; 0: none.
+  // The latest of both before this open; 0: none.
   virtual int64_t kept_time_ms() const = 0;
   // "Nothing of this owner committed before `before_wall_ms` may come back." Synced before `done`.
   virtual void PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms,

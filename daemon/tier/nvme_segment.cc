@@ -84,6 +84,25 @@ SlotId SegmentTable::Reserve(uint32_t payload_bytes) {
   return SlotAt(id, payload_bytes, index);
 }
 
+SlotId SegmentTable::ReserveBehind(uint32_t payload_bytes, SlotId after) {
+  if (const std::optional<Place> place = PlaceOf(after); place.has_value()) {
+    const uint32_t index = place->index + 1;
+    const Segment& segment = segments_[place->segment];
+    const bool there = segment.payload_bytes == payload_bytes && place->segment != leaving_ && index < segment.slots;
+    if (there && (segment.free[index / kWordBits] >> (index % kWordBits) & 1) != 0) {
+      MarkUsed(place->segment, index);
+      return SlotAt(place->segment, payload_bytes, index);
+    }
+  }
+  const uint32_t id = NextSegment(payload_bytes);
+  if (id == kNone) return SlotId::None();
+  const uint32_t index = FirstFreeRun(segments_[id]);
+  if (index == kNone) return Reserve(payload_bytes);
+  MarkUsed(id, index);
+  segments_[id].cursor = index + kSlotRun;
+  return SlotAt(id, payload_bytes, index);
+}
+
 // The segment to reserve in, made the open one of its size.
 uint32_t SegmentTable::NextSegment(uint32_t payload_bytes) {
   const auto it = classes_.find(payload_bytes);
@@ -298,6 +317,16 @@ uint32_t SegmentTable::FirstFree(const Segment& segment) {
     if (next < words) return next * kWordBits + static_cast<uint32_t>(std::countr_zero(segment.free[next]));
   }
   KV_CHECK(false);
+}
+
+// kNone when every run has a slot in use.
+uint32_t SegmentTable::FirstFreeRun(const Segment& segment) {
+  static_assert(kWordBits % kSlotRun == 0);
+  constexpr uint64_t kRun = (uint64_t{1} << kSlotRun) - 1;
+  for (uint32_t index = segment.cursor / kSlotRun * kSlotRun; index < segment.slots; index += kSlotRun) {
+    if ((segment.free[index / kWordBits] >> (index % kWordBits) & kRun) == kRun) return index;
+  }
+  return kNone;
 }
 
 void SegmentTable::MarkUsed(uint32_t id, uint32_t index) {

@@ -25,6 +25,9 @@ class SegmentTable {
   // The next free slot of the open segment, so that what is written together lies together; a full one is followed by
   // the emptiest segment of that size, then by one without a size. None when there is none.
   SlotId Reserve(uint32_t payload_bytes);
+  // The slot right behind `after`, so that what goes together lies together. Where that is not free, or `after` is
+  // None, the first of kSlotRun free ones, which others leave alone while they have any of their own. Else as above.
+  SlotId ReserveBehind(uint32_t payload_bytes, SlotId after);
   // A slot that holds a block already. False: out of bounds, not at a slot's start for that size, in use, or its
   // segment has another size.
   bool Claim(SlotId slot, uint32_t payload_bytes);
@@ -99,6 +102,7 @@ class SegmentTable {
   void Unlink(SizeClass* size_class, uint32_t id);
   void Withdraw(SizeClass* size_class, uint32_t id);
   static uint32_t FirstFree(const Segment& segment);
+  static uint32_t FirstFreeRun(const Segment& segment);
   void MarkUsed(uint32_t id, uint32_t index);
   void MarkFree(uint32_t id, uint32_t index);
 

@@ -8,8 +8,15 @@
 namespace kvartal::tier {
 
 bool NvmeSlots::Grow(DomainId domain, uint32_t payload_bytes) {
+  return Add(domain, payload_bytes, segments_->Reserve(payload_bytes));
+}
+
+bool NvmeSlots::GrowBehind(DomainId domain, uint32_t payload_bytes, SlotId after) {
+  return Add(domain, payload_bytes, segments_->ReserveBehind(payload_bytes, after));
+}
+
+bool NvmeSlots::Add(DomainId domain, uint32_t payload_bytes, SlotId slot) {
   KV_CHECK(domain.valid());
-  const SlotId slot = segments_->Reserve(payload_bytes);
   if (!slot.valid()) return false;
   KV_CHECK(slots_.try_emplace(slot, Slot{.domain = domain}).second);
   granted_bytes_ += ExtentBytes(payload_bytes);

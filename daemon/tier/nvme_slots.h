@@ -24,6 +24,8 @@ class NvmeSlots {
 
   // Below, sizes are payload bytes, a multiple of kSlotAlignBytes. False when no slot of the size is free.
   bool Grow(DomainId domain, uint32_t payload_bytes);
+  // A slot that the next Take gets: see SegmentTable::ReserveBehind.
+  bool GrowBehind(DomainId domain, uint32_t payload_bytes, SlotId after);
   SlotId Take(DomainId domain, uint32_t payload_bytes);
   // With a transfer under way (a bug of the caller) the slot becomes empty when the last one ends.
   void Give(DomainId domain, SlotId slot);
@@ -72,6 +74,7 @@ class NvmeSlots {
 
   Slot& Taken(SlotId slot);
   const Slot& Taken(SlotId slot) const { return const_cast<NvmeSlots*>(this)->Taken(slot); }
+  bool Add(DomainId domain, uint32_t payload_bytes, SlotId slot);
   void MakeEmpty(SlotId slot);
   void LeaveDomain(SlotId slot);
   void Quarantine(SlotId slot);

@@ -63,6 +63,8 @@ class NvmeTier::State : public std::enable_shared_from_this<NvmeTier::State> {
   SegmentTable& segments() { return segments_; }
   const std::string& device_id() const { return device_id_; }
   NvmeCounters& counters();
+  DeviceState device_state() const { return file_->Overdue() > 0 ? DeviceState::kOffline : health_.state(); }
+  bool Healthy() const { return device_state() == DeviceState::kHealthy; }
   uint64_t GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const;
   TierStats Stats() const;
 
@@ -73,6 +75,8 @@ class NvmeTier::State : public std::enable_shared_from_this<NvmeTier::State> {
   void Copy(SlotId from, SlotId to, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
             WriteDone done);
   bool Erase(SlotId slot, Done done);
+  void Hasten(SlotId slot) { file_->Hasten(slots_.DomainOf(slot), OffsetOf(slot)); }
+  bool TakeBack(SlotId slot);
   void SetWeight(DomainId domain, uint32_t weight) { file_->SetWeight(domain, weight); }
   void Scan(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, Done done);
   void Close();
@@ -96,7 +100,6 @@ class NvmeTier::State : public std::enable_shared_from_this<NvmeTier::State> {
   void OnSegmentPage(uint32_t segment, const absl::Status& status);
   bool SubmitWaiting(uint32_t segment);
   void OnQueueRoom();
-  bool Healthy() const { return health_.healthy() && file_->Overdue() == 0; }
   void NoteResult(const absl::Status& status, uint64_t* errors);
 
   device::BlockFile* const file_;
@@ -114,7 +117,7 @@ class NvmeTier::State : public std::enable_shared_from_this<NvmeTier::State> {
   uint64_t next_generation_;
   const uint64_t capacity_bytes_;
   bool closed_ = false;
-  bool was_healthy_ = true;
+  DeviceState told_state_ = DeviceState::kHealthy;  // by the errors, as the log said last
   NvmeCounters counters_;
 };
 
@@ -227,6 +230,7 @@ void NvmeTier::State::OnWritten(const TransferPtr& transfer, const absl::Status&
 
 bool NvmeTier::State::Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload,
                            device::IoClass io_class, Done done) {
+  if (device_state() == DeviceState::kOffline) return false;
   TransferPtr transfer = NewTransfer(slot, identity, payload);
   transfer->header.generation = slots_.GenerationOf(slot);
   transfer->read_done = std::move(done);
@@ -238,6 +242,12 @@ bool NvmeTier::State::Read(SlotId slot, const BlockIdentity& identity, std::span
     return false;
   }
   slots_.BeginTransfer(slot);
+  return true;
+}
+
+bool NvmeTier::State::TakeBack(SlotId slot) {
+  if (!file_->Withdraw(slots_.DomainOf(slot), OffsetOf(slot))) return false;
+  slots_.EndTransfer(slot);
   return true;
 }
 
@@ -373,11 +383,13 @@ void NvmeTier::State::NoteResult(const absl::Status& status, uint64_t* errors) {
     health_.OnError();
     if (WorthALine(++*errors)) Log(LogLevel::kWarning, "nvme", "device error: ", std::string(status.message()));
   }
-  if (health_.healthy() != was_healthy_) {
-    was_healthy_ = health_.healthy();
-    Log(was_healthy_ ? LogLevel::kInfo : LogLevel::kError, "nvme", "device ", device_id_,
-        was_healthy_ ? " takes new blocks again" : " failed too often: it takes no new blocks for now, reads go on");
-  }
+  if (health_.state() == told_state_) return;
+  told_state_ = health_.state();
+  constexpr const char* kWhat[] = {" takes new blocks again",
+                                   " failed too often: it takes no new blocks for now, reads go on",
+                                   " failed again and again: it is left alone for now, what it holds is kept"};
+  Log(told_state_ == DeviceState::kHealthy ? LogLevel::kInfo : LogLevel::kError, "nvme", "device ", device_id_,
+      kWhat[static_cast<size_t>(told_state_)]);
 }
 
 void NvmeTier::State::Scan(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, Done done) {
@@ -411,6 +423,7 @@ absl::StatusOr<std::unique_ptr<NvmeTier>> NvmeTier::Open(device::BlockFile* file
 }
 
 const std::string& NvmeTier::device_id() const { return state_->device_id(); }
+DeviceState NvmeTier::device_state() const { return state_->device_state(); }
 const NvmeCounters& NvmeTier::counters() const { return state_->counters(); }
 
 uint64_t NvmeTier::GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const {
@@ -421,6 +434,10 @@ void NvmeTier::Grow(DomainId domain, uint32_t slot_bytes, uint64_t growth_bytes,
   const bool grown = state_->slots().Grow(domain, PayloadOf(slot_bytes));
   done(grown ? absl::OkStatus()
              : absl::ResourceExhaustedError(absl::StrCat("no free nvme slot for ", slot_bytes, " bytes")));
+}
+SlotId NvmeTier::TakeBehind(DomainId domain, uint32_t slot_bytes, SlotId after) {
+  if (!state_->slots().GrowBehind(domain, PayloadOf(slot_bytes), after)) return SlotId::None();
+  return state_->slots().Take(domain, PayloadOf(slot_bytes));
 }
 SlotId NvmeTier::Take(DomainId domain, uint32_t slot_bytes) {
   return state_->slots().Take(domain, PayloadOf(slot_bytes));
@@ -441,6 +458,11 @@ bool NvmeTier::Write(SlotId slot, const BlockIdentity& identity, int64_t first_c
 bool NvmeTier::Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done) {
   return state_->Read(slot, identity, payload, device::IoClass::kDemandRead, std::move(done));
 }
+bool NvmeTier::ReadAhead(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done) {
+  return state_->Read(slot, identity, payload, device::IoClass::kPromotion, std::move(done));
+}
+void NvmeTier::Hasten(SlotId slot) { state_->Hasten(slot); }
+bool NvmeTier::TakeBack(SlotId slot) { return state_->TakeBack(slot); }
 void NvmeTier::Copy(SlotId from, SlotId to, const BlockIdentity& identity, int64_t first_commit_ms,
                     int64_t last_access_ms, WriteDone done) {
   state_->Copy(from, to, identity, first_commit_ms, last_access_ms, std::move(done));

@@ -13,6 +13,7 @@
 #include "absl/functional/any_invocable.h"
 #include "daemon/base/clock.h"
 #include "daemon/device/block_file.h"
+#include "daemon/tier/device_state.h"
 #include "daemon/tier/nvme_catalog.h"
 #include "daemon/tier/tier.h"
 
@@ -37,11 +38,16 @@ class NvmeTier : public Tier {
   ~NvmeTier() override;
   // Hex uuid from the superblock.
   const std::string& device_id() const;
+  // By its errors; a device that holds transfers for too long is offline until it lets go of them.
+  DeviceState device_state() const;
 
   TierKind kind() const override { return TierKind::kNvme; }
   uint64_t GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const override;
   void Grow(DomainId domain, uint32_t slot_bytes, uint64_t growth_bytes, GrowDone done) override;
   SlotId Take(DomainId domain, uint32_t slot_bytes) override;
+  // Grow and Take in one, of a slot that lies right behind `after` where it can: blocks of a chain are written, and
+  // given up, together. None: as a Grow that fails.
+  SlotId TakeBehind(DomainId domain, uint32_t slot_bytes, SlotId after);
   void Give(DomainId domain, SlotId slot) override;
   uint64_t Shrink(DomainId domain, uint64_t keep_bytes, ShrinkDone done) override;
   uint64_t EmptyBytes(DomainId domain) const override;
@@ -54,9 +60,17 @@ class NvmeTier : public Tier {
   [[nodiscard]] bool Write(SlotId slot, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
                            std::span<const std::byte> payload, WriteDone done);
   // Reads into `payload` and verifies key, digest, owner, generation and checksum. DataLoss: a mismatch (treat as a
-  // miss and drop the entry); Unavailable: the device failed. False when the disk queue is full.
+  // miss and drop the entry); Unavailable: the device failed. False when the disk queue is full, or the device offline.
   [[nodiscard]] bool Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done);
+  // The same, of a block that a client will ask for: after all reads that somebody waits for.
+  [[nodiscard]] bool ReadAhead(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done);
+  // Somebody waits for what is read ahead now.
+  void Hasten(SlotId slot);
+  // Nobody wants what a Read or ReadAhead was to bring. True: the disk had not begun with it, and its `done` will not
+  // run; false: it is still to come.
+  [[nodiscard]] bool TakeBack(SlotId slot);
   // Writes a block's bytes, verified, to another slot of its size. DataLoss: they were not the block's.
+  // ResourceExhausted: the disk queue is full. After either nothing was written.
   void Copy(SlotId from, SlotId to, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
             WriteDone done);
   // Overwrites header and payload with zeros (deletion by policy, and what was copied away).

@@ -30,7 +30,7 @@ class RocksCatalog : public NvmeCatalog {
       : store_(std::move(store)),
         executor_(executor),
         was_empty_(store_->was_empty()),
-        kept_time_ms_(store_->KeptTime()),
+        kept_time_ms_(store_->kept_time_ms()),
         open_erasures_(store_->Erasures()),
         thread_([this] { RunThread(); }) {}
 

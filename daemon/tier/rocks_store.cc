@@ -1,11 +1,13 @@
 #include "daemon/tier/rocks_store.h"
 
+#include <fcntl.h>
 #include <rocksdb/cache.h>
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdarg>
@@ -16,12 +18,12 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/base/limits.h"
 #include "daemon/base/log.h"
+#include "daemon/base/unique_fd.h"
 
 namespace kvartal::tier {
 namespace {
@@ -34,6 +36,7 @@ constexpr char kErasurePrefix = 'e';
 constexpr size_t kErasureKeyBytes = 1 + sizeof(uint64_t);
 constexpr size_t kSlotKeyBytes = 1 + sizeof(uint32_t);
 constexpr const char* kSetAsideSuffix = ".corrupt-";
+constexpr const char* kBallastSuffix = ".ballast";
 
 absl::Status ToStatus(const rocksdb::Status& status, const std::string& path) {
   if (status.ok()) return absl::OkStatus();
@@ -145,6 +148,16 @@ absl::StatusOr<std::unique_ptr<RocksStore>> RocksStore::Open(const CatalogOption
 }
 
 absl::Status RocksStore::OpenFolder(SetAsideWhen when) {
+  absl::Status status = OpenUsable(when);
+  if (absl::IsResourceExhausted(status) && GiveUpBallast()) {
+    db_.reset();
+    return OpenUsable(when);
+  }
+  if (status.ok()) TakeBallast();
+  return status;
+}
+
+absl::Status RocksStore::OpenUsable(SetAsideWhen when) {
   absl::Status status = OpenDatabase();
   if (status.ok()) status = CheckMeta();
   // Another folder would be as full, or as much in use.
@@ -160,13 +173,32 @@ absl::Status RocksStore::OpenDatabase() {
   std::error_code error;
   std::filesystem::create_directories(options_.path, error);
   if (error) {
-    return absl::UnavailableError(
-        absl::StrCat("catalog ", options_.path, ": cannot make the folder: ", error.message()));
+    const std::string what = absl::StrCat("catalog ", options_.path, ": cannot make the folder: ", error.message());
+    if (error == std::errc::no_space_on_device) return absl::ResourceExhaustedError(what);
+    return absl::UnavailableError(what);
   }
   rocksdb::DB* db = nullptr;
   const rocksdb::Status status = rocksdb::DB::Open(DatabaseOptions(), options_.path, &db);
   db_.reset(db);
+  std::string value;
+  kept_time_ms_ = 0;
+  if (status.ok() && db_->Get(rocksdb::ReadOptions(), kTimeKey, &value).ok() && value.size() == sizeof(kept_time_ms_))
+    std::memcpy(&kept_time_ms_, value.data(), sizeof(kept_time_ms_));
   return ToStatus(status, options_.path);
+}
+
+// Without it a disk that others filled would keep the database closed, and with it the tier. Where there is no room for
+// it, there is none to hold back.
+void RocksStore::TakeBallast() const {
+  const std::string path = options_.path + kBallastSuffix;
+  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (fd.valid() && ::fallocate(fd.get(), 0, 0, static_cast<off_t>(kCatalogBallastBytes)) != 0) ::unlink(path.c_str());
+}
+
+bool RocksStore::GiveUpBallast() const {
+  if (::unlink((options_.path + kBallastSuffix).c_str()) != 0) return false;
+  Log(LogLevel::kWarning, "catalog", options_.path, ": the disk is full; what was held back for that is given up");
+  return true;
 }
 
 absl::Status RocksStore::CheckMeta() {
@@ -230,6 +262,7 @@ absl::Status RocksStore::SetAside(const absl::Status& why) {
 }
 
 void RocksStore::Put(const CatalogRecord& record) {
+  KeepTime(std::max(record.header.first_commit_ms, record.header.last_access_ms));
   std::byte value[kBlockRecordBytes];
   EncodeBlockRecord(record.header, value);
   batch_->Put(SlotKey(record.slot), rocksdb::Slice(reinterpret_cast<const char*>(value), sizeof(value)));
@@ -245,15 +278,9 @@ void RocksStore::Refresh(SlotId slot, const RecordTimes& times) {
   Put({slot, *header});
 }
 
-int64_t RocksStore::KeptTime() const {
-  std::string value;
-  int64_t wall_ms = 0;
-  if (db_ == nullptr || !db_->Get(rocksdb::ReadOptions(), kTimeKey, &value).ok()) return 0;
-  if (value.size() == sizeof(wall_ms)) std::memcpy(&wall_ms, value.data(), sizeof(wall_ms));
-  return wall_ms;
-}
-
 void RocksStore::KeepTime(int64_t wall_ms) {
+  if (wall_ms <= kept_time_ms_) return;
+  kept_time_ms_ = wall_ms;
   batch_->Put(kTimeKey, rocksdb::Slice(reinterpret_cast<const char*>(&wall_ms), sizeof(wall_ms)));
 }
 
@@ -290,6 +317,7 @@ absl::Status RocksStore::Closed() const {
 // The packaged RocksDB asserts that nobody syncs or appends to a log after an append to it failed, and it may refuse
 // writes long after there is space again: what failed is closed at once and opened anew.
 absl::Status RocksStore::CloseOnFailure(absl::Status status) {
+  damaged_ = damaged_ || absl::IsDataLoss(status);
   if (!status.ok()) db_.reset();
   return status;
 }
@@ -318,7 +346,9 @@ absl::Status RocksStore::PutTombstone(const OwnerUidHash& owner, int64_t before_
     before = std::max(before, before_wall_ms);
   }
   batch_->Put(key, rocksdb::Slice(reinterpret_cast<const char*>(&before), sizeof(before)));
-  return Commit(true);
+  KV_RETURN_IF_ERROR(Commit(true));
+  tombstones_[key] = before;
+  return absl::OkStatus();
 }
 
 absl::Status RocksStore::Sync() {
@@ -331,19 +361,18 @@ absl::Status RocksStore::Load(absl::FunctionRef<bool(std::vector<CatalogRecord>)
   rocksdb::ReadOptions options;
   options.fill_cache = false;
   std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(options));
-  absl::flat_hash_map<std::string, int64_t> tombstones;
   const rocksdb::Slice first_tombstone(&kTombstonePrefix, 1), first_slot(&kSlotPrefix, 1);
   for (it->Seek(first_tombstone); it->Valid() && it->key().starts_with(first_tombstone); it->Next()) {
     int64_t before = 0;
     if (it->value().size() != sizeof(before)) continue;
     std::memcpy(&before, it->value().data(), sizeof(before));
-    tombstones[it->key().ToString()] = before;
+    tombstones_[it->key().ToString()] = before;
   }
   std::vector<CatalogRecord> records;
   uint64_t unreadable = 0, condemned_seen = 0;
   const auto covered = [&](const BlockHeader& header) {
-    const auto tombstone = tombstones.find(TombstoneKey(header.identity.owner));
-    return tombstone != tombstones.end() && header.first_commit_ms < tombstone->second;
+    const auto tombstone = tombstones_.find(TombstoneKey(header.identity.owner));
+    return tombstone != tombstones_.end() && header.first_commit_ms < tombstone->second;
   };
   for (const bool condemned : {false, true}) {
     if (condemned && condemned_seen == 0) break;
@@ -377,13 +406,19 @@ absl::Status RocksStore::Reopen() {
   batch_->Clear();
   db_.reset();
   was_empty_ = false;
+  if (damaged_) KV_RETURN_IF_ERROR(SetAside(absl::DataLossError("a part of it could not be read")));
+  damaged_ = false;
   absl::Status status = OpenFolder(SetAsideWhen::kDamaged);
   if (!status.ok()) {
     db_.reset();
     return status;
   }
-  // Its older records are gone: the next start must read the headers.
-  return was_empty_ ? PutMeta(false) : absl::OkStatus();
+  if (!was_empty_) return absl::OkStatus();
+  // Its older records are gone: the next start must read the headers. What was erased stays so.
+  for (const auto& [key, before] : tombstones_)
+    batch_->Put(key, rocksdb::Slice(reinterpret_cast<const char*>(&before), sizeof(before)));
+  KV_RETURN_IF_ERROR(Commit(true));
+  return CloseOnFailure(PutMeta(false));
 }
 
 }  // namespace kvartal::tier

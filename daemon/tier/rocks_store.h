@@ -4,13 +4,15 @@
 //
 //   "m"                     -> u32 format version, u8 1 when nothing was lost since the last start, device id
 //   "s" + slot, big-endian  -> packed block header (kBlockRecordBytes)
-//   "w"                     -> i64 wall milliseconds: the latest date that was kept
+//   "w"                     -> i64 wall milliseconds: the latest date that was kept; no record has a later one
 //   "t" + owner             -> i64 wall milliseconds: nothing of the owner committed before may come back
 //   "e" + id, big-endian    -> erasure whose receipt is not kept yet (erasure_record.h)
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -25,20 +27,22 @@ namespace kvartal::tier {
 
 class RocksStore {
  public:
-  // ResourceExhausted: the disk is full. FailedPrecondition: another process has the folder open. Any other trouble
+  // ResourceExhausted: the disk is full, and so it is without the ballast (a file beside the folder that takes up space
+  // for this very case). FailedPrecondition: another process has the folder open. Any other trouble
   // with what is in the folder sets it aside and makes a new one.
   static absl::StatusOr<std::unique_ptr<RocksStore>> Open(const CatalogOptions& options);
   ~RocksStore();
 
   // The records are not all there: the caller reads the headers of the device.
   bool was_empty() const { return was_empty_; }
-  int64_t KeptTime() const;
+  int64_t kept_time_ms() const { return kept_time_ms_; }
   std::vector<ErasureRecord> Erasures() const;
 
   // Collected by the first five, written by Commit, all or nothing. A record survives kill -9 from then on, power loss
   // with `sync`.
   void Put(const CatalogRecord& record);
   void Delete(SlotId slot);
+  // A no-op for a date that is not the latest.
   void KeepTime(int64_t wall_ms);
   void PutErasure(const ErasureRecord& record);
   void EndErasure(uint64_t id);
@@ -55,7 +59,8 @@ class RocksStore {
   // Unreadable ones are deleted on the way.
   absl::Status Load(absl::FunctionRef<bool(std::vector<CatalogRecord>)> batch);
 
-  // A failure closes the database: all else fails until this opens it again.
+  // A failure closes the database: all else fails until this opens it again. What turned out to be damaged is set
+  // aside then.
   absl::Status Reopen();
 
  private:
@@ -63,7 +68,10 @@ class RocksStore {
   // At a start the show must go on; later the trouble may pass and the records be fine.
   enum class SetAsideWhen : uint8_t { kUnusable, kDamaged };
   absl::Status OpenFolder(SetAsideWhen when);
+  absl::Status OpenUsable(SetAsideWhen when);
   absl::Status OpenDatabase();
+  void TakeBallast() const;
+  bool GiveUpBallast() const;
   absl::Status CheckMeta();
   absl::Status PutMeta(bool complete);
   absl::Status SetAside(const absl::Status& why);
@@ -74,6 +82,9 @@ class RocksStore {
   std::unique_ptr<rocksdb::DB> db_;  // null after a failure
   std::unique_ptr<rocksdb::WriteBatch> batch_;
   bool was_empty_ = false;
+  int64_t kept_time_ms_ = 0;                   // with the batch; what fails is followed by Reopen
+  bool damaged_ = false;                       // a table could not be read: the next Reopen sets the folder aside
+  std::map<std::string, int64_t> tombstones_;  // by key, as far as they were read or put: they outlive that
 };
 
 }  // namespace kvartal::tier

@@ -12,12 +12,13 @@ ApiError Failed(ErrorKind kind, std::string message) { return {kind, 0, std::mov
 
 }  // namespace
 
-ApiClient::ApiClient(HttpTransport* transport, EventLoop* loop, const Clock* clock, TokenSource token)
+ApiClient::ApiClient(HttpTransport* transport, EventLoop* loop, const Clock* clock, TokenSource token,
+                     double calls_per_second)
     : transport_(transport),
       loop_(loop),
       clock_(clock),
       token_(std::move(token)),
-      turns_(kCallsPerSecond, kCallsBurst) {}
+      turns_(calls_per_second, calls_per_second * kCallsBurst / kCallsPerSecond) {}
 
 ApiClient::~ApiClient() {
   while (!running_.empty()) Cancel(running_.begin()->first);

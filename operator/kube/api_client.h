@@ -50,7 +50,8 @@ class ApiClient {
   using CallId = uint64_t;
   using Answer = absl::AnyInvocable<void(ApiError, nlohmann::json)>;
 
-  ApiClient(HttpTransport* transport, EventLoop* loop, const Clock* clock, TokenSource token);
+  ApiClient(HttpTransport* transport, EventLoop* loop, const Clock* clock, TokenSource token,
+            double calls_per_second = kCallsPerSecond);
   ~ApiClient();
   ApiClient(const ApiClient&) = delete;
   ApiClient& operator=(const ApiClient&) = delete;

@@ -66,7 +66,7 @@ http_client_config ConfigOf(const ClusterAccess& access) {
 web::http::http_request RequestOf(const HttpRequest& request, const Buffer& buffer) {
   web::http::http_request built(request.method);
   built.set_request_uri(web::uri(request.target));
-  built.headers().add("Accept", "application/json");
+  built.headers().add("Accept", "application/json, application/jwk-set+json");
   built.headers().add("User-Agent", "kvartal-operator/0.1");
   if (!request.bearer_token.empty()) built.headers().add("Authorization", "Bearer " + request.bearer_token);
   if (!request.body.empty()) built.set_body(request.body, request.content_type);

@@ -51,6 +51,13 @@ inline constexpr int64_t kLeaseRetryMs = 2'000;      // (controller-runtime)
 inline constexpr int64_t kLeaseCallMs = 5'000;  // (client-go) half the above: a hanging call leaves time for another
 inline constexpr double kLeaseJitter = 1.2;     // (client-go) candidates spread their tries
 
+// --- Events
+inline constexpr double kEventsPerSecond = 1.0 / 300;  // (client-go) of one object,
+inline constexpr double kEventsBurst = 25;             // (client-go) after so many at once
+inline constexpr size_t kEventSubjectsMax = 4096;      // (client-go) objects that are remembered
+inline constexpr size_t kEventsOfSubjectMax = 64;      // of one object; beyond, counting begins anew
+inline constexpr size_t kEventMessageBytesMax = 1024;  // of the API
+
 // --- health
 inline constexpr int64_t kHealthBeatMs = 1'000;
 inline constexpr int64_t kHealthStuckMs = 30'000;  // a list of ten thousand policies takes the loop a second

@@ -4,8 +4,8 @@
 #include <tuple>
 
 #include "absl/strings/str_join.h"
+#include "crds/manifest_writer.h"
 #include "operator/reconcile/admission.h"
-#include "operator/reconcile/content_version.h"
 
 namespace kvartal::reconcile {
 namespace {
@@ -90,6 +90,7 @@ class Compiler {
   const ClusterState& state_;
   Admission admission_;
   std::vector<Case> cases_;
+  std::map<std::string, size_t> nodes_of_pool_;
   CompiledCluster cluster_;
 };
 
@@ -177,12 +178,15 @@ PolicyVerdict Compiler::Tell(const Case& one) const {
 
 void Compiler::CompileNodes() {
   const auto pools = ByAge(state_.pools, [](const PoolObject& object) { return object.pool.name; });
-  std::map<std::string, CompiledNode> by_pool;
-  for (const PoolObject* object : pools) by_pool[object->pool.name] = CompileNode(object->pool);
+  std::map<std::string, std::shared_ptr<const CompiledNode>> by_pool;
+  for (const PoolObject* object : pools)
+    by_pool[object->pool.name] = std::make_shared<const CompiledNode>(CompileNode(object->pool));
   for (const ClusterNode& node : state_.nodes) {
     const auto pool = std::find_if(pools.begin(), pools.end(),
                                    [&](const PoolObject* candidate) { return Selects(candidate->pool, node.labels); });
-    if (pool != pools.end()) cluster_.nodes[node.name] = by_pool[(*pool)->pool.name];
+    if (pool == pools.end()) continue;
+    const std::string& name = (*pool)->pool.name;
+    if (cluster_.nodes.emplace(node.name, by_pool[name]).second) ++nodes_of_pool_[name];
   }
 }
 
@@ -190,16 +194,20 @@ void Compiler::CompileNodes() {
 CompiledNode Compiler::CompileNode(const crds::NodePool& pool) const {
   CompiledNode node;
   node.pool = pool.name;
-  node.soft_cap_percent = static_cast<uint32_t>(pool.soft_cap_percent);
+  node.set.Put(crds::SetKey("KVNodePool", "", pool.name), crds::WriteNodeOfPool(pool), "");
   for (const auto& [key, verdict] : cluster_.policies) {
     if (!verdict.in_force) continue;
     crds::TenantPolicy tenant = *verdict.in_force;
     std::erase_if(tenant.pools, [&](const crds::PoolClaim& claim) { return claim.pool_ref != pool.name; });
     if (tenant.pools.empty()) continue;
+    // A pod chooses its own uid, and the doors of a node are not the namespace's to claim.
+    std::erase_if(tenant.subjects, [](const crds::Subject& subject) { return subject.service_account_name.empty(); });
     tenant.namespace_uid = admission_.FindNamespace(tenant.ns)->uid;
+    node.set.Put(crds::SetKey("TenantKVPolicy", tenant.ns, tenant.name), crds::WriteTenantPolicy(tenant),
+                 tenant.namespace_uid);
     node.tenants.push_back(std::move(tenant));
   }
-  node.version = VersionOf(pool, node.tenants);
+  node.version = node.set.Version();
   return node;
 }
 
@@ -208,9 +216,8 @@ void Compiler::DescribeEffect(PolicyVerdict* verdict) const {
   for (const crds::PoolClaim& claim : verdict->in_force->pools) {
     const crds::NodePool* pool = admission_.FindPool(claim.pool_ref);
     if (pool == nullptr) continue;
-    verdict->nodes_matched +=
-        static_cast<size_t>(std::count_if(cluster_.nodes.begin(), cluster_.nodes.end(),
-                                          [&](const auto& node) { return node.second.pool == pool->name; }));
+    if (const auto nodes = nodes_of_pool_.find(pool->name); nodes != nodes_of_pool_.end())
+      verdict->nodes_matched += nodes->second;
     const TierBytes capacity = CapacityOf(*pool), guaranteed = GuaranteesOf(claim, *pool);
     const auto tier = [](const crds::TierClaim& asked, uint64_t guarantee, uint64_t of) {
       EffectiveQuota::Tier quota{guarantee, 0};

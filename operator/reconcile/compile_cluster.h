@@ -5,10 +5,12 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "crds/policy_set.h"
 #include "operator/reconcile/cluster_state.h"
 
 namespace kvartal::reconcile {
@@ -26,8 +28,10 @@ struct EffectiveQuota {
   std::string pool_ref;
   struct Tier {
     uint64_t guarantee_bytes = 0, limit_bytes = 0;
+    friend bool operator==(const Tier&, const Tier&) = default;
   };
   Tier hbm, dram, nvme;
+  friend bool operator==(const EffectiveQuota&, const EffectiveQuota&) = default;
 };
 
 struct PolicyVerdict {
@@ -35,18 +39,21 @@ struct PolicyVerdict {
   std::optional<crds::TenantPolicy> in_force;  // what is wanted if it is accepted, else what was accepted before
   size_t nodes_matched = 0;                    // nodes of the pools that are claimed by what is in force
   std::vector<EffectiveQuota> effective;       // of what is in force, in the pools that exist
+  friend bool operator==(const PolicyVerdict&, const PolicyVerdict&) = default;
 };
 
 struct CompiledNode {
   std::string pool;
-  uint32_t soft_cap_percent = 50;
-  // With namespace_uid, and with the one claim that is on this node's pool. Sorted by namespace and name.
+  // With namespace_uid, with the one claim that is on this node's pool, and with the subjects a cluster attests. Sorted
+  // by namespace and name.
   std::vector<crds::TenantPolicy> tenants;
-  std::string version;  // hash of all of the above: equal content, equal version
+  crds::PolicySet set;  // the same as nodes are sent it, with the pool
+  std::string version;  // of the set
 };
 
 struct CompiledCluster {
-  std::map<std::string, CompiledNode> nodes;                              // of some pool
+  // Nodes of some pool; those of one pool share what they enforce.
+  std::map<std::string, std::shared_ptr<const CompiledNode>> nodes;
   std::map<std::pair<std::string, std::string>, PolicyVerdict> policies;  // by namespace and name
 };
 

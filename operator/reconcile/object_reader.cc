@@ -87,12 +87,22 @@ ClusterNamespace ReadNamespace(const json& object) {
   return {TextAt(object, {"metadata", "name"}), TextAt(object, {"metadata", "uid"}), LabelsOf(object)};
 }
 
+bool IsBeingDeleted(const json& object) { return !TextAt(object, {"metadata", "deletionTimestamp"}).empty(); }
+
+bool IsPaused(const json& object) { return TextAt(object, {"metadata", "annotations", kPausedAnnotation}) == "true"; }
+
 ClusterState ReadCluster(const ClusterStores& stores, const std::map<kube::ObjectKey, crds::TenantPolicy>& accepted,
                          std::vector<std::string>* unreadable) {
   ClusterState state;
   for (const auto& [key, object] : stores.policies->objects()) {
+    // What is being deleted is in force no more; what holds it up is no policy.
+    if (IsBeingDeleted(*object)) continue;
     PolicyObject policy = ReadPolicy(*object);
     if (const auto before = accepted.find(key); before != accepted.end()) policy.accepted = before->second;
+    if (IsPaused(*object)) {
+      policy.wanted = policy.accepted;
+      policy.why_unreadable = absl::StrCat("the annotation ", kPausedAnnotation, " is set");
+    }
     state.policies.push_back(std::move(policy));
   }
   for (const auto& [key, object] : stores.pools->objects()) {

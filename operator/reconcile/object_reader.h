@@ -16,8 +16,13 @@ absl::StatusOr<PoolObject> ReadPool(const nlohmann::json& object);
 ClusterNode ReadNode(const nlohmann::json& object);
 ClusterNamespace ReadNamespace(const nlohmann::json& object);
 
-// All of a cluster. `accepted`: what of each policy was accepted last. Pools that cannot be read are left out and named
-// in `unreadable`.
+bool IsBeingDeleted(const nlohmann::json& object);
+// "true" on a policy: what was accepted of it stays in force, whatever its spec says, and nothing is written to it.
+inline constexpr const char* kPausedAnnotation = "kvartal.dev/paused";
+bool IsPaused(const nlohmann::json& object);
+
+// All of a cluster but the policies that are being deleted. `accepted`: what of each policy was accepted last. Pools
+// that cannot be read are left out and named in `unreadable`.
 struct ClusterStores {
   const kube::ObjectStore* policies;
   const kube::ObjectStore* pools;

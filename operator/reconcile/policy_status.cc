@@ -2,8 +2,12 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "crds/manifest_writer.h"
 #include "operator/kube/json_fields.h"
+#include "operator/reconcile/object_reader.h"
 
 namespace kvartal::reconcile {
 namespace {
@@ -13,8 +17,12 @@ using kube::NumberAt;
 using kube::TextAt;
 using nlohmann::json;
 
-constexpr const char* kOurConditions[] = {"ResolvedRefs", "Accepted", "GuaranteeMet"};
+constexpr const char* kOurConditions[] = {"Ready",      "Accepted",    "ResolvedRefs",
+                                          "Programmed", "WithinQuota", "GuaranteeMet"};
 constexpr size_t kMessageBytesMax = 32768;  // of the schema
+constexpr size_t kRejectedMax = 10;         // of the schema
+constexpr size_t kReasonBytesMax = 1024;    // of the schema
+constexpr size_t kNamedNodesMax = 3;        // the rest is counted
 
 const json* ConditionIn(const json& object, const std::string& type) {
   const json* conditions = FieldAt(object, {"status", "conditions"});
@@ -26,19 +34,82 @@ const json* ConditionIn(const json& object, const std::string& type) {
 }
 
 // Cut at the end of a character.
-std::string Cut(std::string text) {
-  if (text.size() <= kMessageBytesMax) return text;
-  size_t end = kMessageBytesMax;
+std::string Cut(std::string text, size_t bytes_max = kMessageBytesMax) {
+  if (text.size() <= bytes_max) return text;
+  size_t end = bytes_max;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
   text.resize(end);
   return text;
 }
 
-json ConditionsOf(const json& object, const PolicyVerdict& verdict, int64_t generation, int64_t wall_ms) {
+std::string Named(const std::vector<std::string>& nodes) {
+  const size_t named = std::min(nodes.size(), kNamedNodesMax);
+  std::string text = absl::StrJoin(nodes.begin(), nodes.begin() + static_cast<std::ptrdiff_t>(named), ", ");
+  if (nodes.size() > named) absl::StrAppend(&text, " and ", nodes.size() - named, " more");
+  return text;
+}
+
+const Condition* Find(const std::vector<Condition>& conditions, const std::string& type) {
+  const auto found =
+      std::find_if(conditions.begin(), conditions.end(), [&](const Condition& one) { return one.type == type; });
+  return found == conditions.end() ? nullptr : &*found;
+}
+
+bool IsAccepted(const PolicyVerdict& verdict) {
+  const Condition* accepted = Find(verdict.conditions, "Accepted");
+  return accepted != nullptr && accepted->status;
+}
+
+Condition ProgrammedOf(const PolicyVerdict& verdict, const PolicyProgress& progress) {
+  Condition condition = {"Programmed", false, "", ""};
+  if (!IsAccepted(verdict)) {
+    condition.reason = "NotAccepted";
+    if (verdict.in_force) condition.message = "what was accepted before is in force: see status.inForce";
+  } else if (verdict.nodes_matched == 0) {
+    condition.reason = "NoNodes";
+    condition.message = "no node is in a KVNodePool that this policy names";
+  } else if (!progress.rejected.empty()) {
+    condition.reason = "Rejected";
+    condition.message = absl::StrCat("refused by ", progress.rejected.size(), " of ", verdict.nodes_matched, " nodes; ",
+                                     progress.rejected[0].node, ": ", progress.rejected[0].reason);
+  } else if (progress.applied < verdict.nodes_matched) {
+    condition.reason = "Pending";
+    condition.message = absl::StrCat(progress.applied, " of ", verdict.nodes_matched,
+                                     " nodes enforce it; no answer from ", Named(progress.awaited));
+  } else {
+    condition.status = true;
+    condition.reason = "Programmed";
+  }
+  return condition;
+}
+
+// All of kOurConditions that have something to say.
+std::vector<Condition> AllConditions(const PolicyVerdict& verdict, const PolicyProgress& progress) {
+  std::vector<Condition> all = verdict.conditions;
+  all.push_back(ProgrammedOf(verdict, progress));
+  if (verdict.in_force && Find(all, "GuaranteeMet") == nullptr) all.push_back({"GuaranteeMet", true, "Fits", ""});
+  if (verdict.in_force) {
+    all.push_back(progress.above_limit.empty()
+                      ? Condition{"WithinQuota", true, "WithinLimits", ""}
+                      : Condition{"WithinQuota", false, "AboveLimit",
+                                  absl::StrCat("holds more than a lowered limit on ", Named(progress.above_limit),
+                                               ": it drains as leases and pins end")});
+  }
+  Condition ready = {"Ready", true, "Ready", ""};
+  for (const char* type : {"Accepted", "ResolvedRefs", "GuaranteeMet", "Programmed"}) {
+    const Condition* part = Find(all, type);
+    if (!ready.status || part == nullptr || part->status) continue;
+    ready = {"Ready", false, part->reason, absl::StrCat(type, ": ", part->message)};
+  }
+  all.push_back(std::move(ready));
+  return all;
+}
+
+json ConditionsOf(const json& object, const std::vector<Condition>& all, int64_t generation, int64_t wall_ms) {
   const std::string now =
       absl::FormatTime("%Y-%m-%d%ET%H:%M:%SZ", absl::FromUnixSeconds(wall_ms / 1000), absl::UTCTimeZone());
   json conditions = json::array();
-  for (const Condition& condition : verdict.conditions) {
+  for (const Condition& condition : all) {
     const std::string status = condition.status ? "True" : "False";
     const json* known = ConditionIn(object, condition.type);
     const bool same = known != nullptr && TextAt(*known, {"status"}) == status;
@@ -88,23 +159,72 @@ bool SaysAlready(const json* known, const json& wanted) {
   return true;
 }
 
-}  // namespace
+json NodesOf(const PolicyVerdict& verdict, const PolicyProgress& progress) {
+  // Of this generation: what an older one left in force is not counted.
+  json nodes = {{"matched", verdict.nodes_matched},
+                {"applied", IsAccepted(verdict) ? progress.applied : 0},
+                {"rejected", json::array()}};
+  for (const PolicyProgress::Rejection& one : progress.rejected) {
+    if (nodes["rejected"].size() == kRejectedMax) break;
+    nodes["rejected"].push_back({{"node", one.node}, {"reason", Cut(one.reason, kReasonBytesMax)}});
+  }
+  return nodes;
+}
 
-std::optional<json> StatusToApply(const json& object, const PolicyVerdict& verdict, int64_t wall_ms) {
+json UsageOf(const PolicyProgress& progress) {
+  return {{"hbmBytes", progress.hbm_bytes}, {"dramBytes", progress.dram_bytes}, {"nvmeBytes", progress.nvme_bytes}};
+}
+
+json StatusOf(const json& object, const PolicyVerdict& verdict, const PolicyProgress& progress, int64_t wall_ms) {
   const int64_t generation = NumberAt(object, {"metadata", "generation"}).value_or(0);
   json status = {{"observedGeneration", generation},
-                 {"nodes", {{"matched", verdict.nodes_matched}}},
-                 {"effective", EffectiveOf(verdict)}};
-  json conditions = ConditionsOf(object, verdict, generation, wall_ms);
-  if (SaysAlready(FieldAt(object, {"status"}), status) && ConditionsSayAlready(object, conditions)) return std::nullopt;
-  status["conditions"] = std::move(conditions);
-  return json{{"apiVersion", crds::kApiVersion},
-              {"kind", "TenantKVPolicy"},
-              {"metadata",
-               {{"namespace", TextAt(object, {"metadata", "namespace"})},
-                {"name", TextAt(object, {"metadata", "name"})},
-                {"uid", TextAt(object, {"metadata", "uid"})}}},
-              {"status", status}};
+                 {"nodes", NodesOf(verdict, progress)},
+                 {"effective", EffectiveOf(verdict)},
+                 {"usage", UsageOf(progress)},
+                 {"conditions", ConditionsOf(object, AllConditions(verdict, progress), generation, wall_ms)}};
+  if (verdict.in_force) status["inForce"] = json::parse(crds::WriteTenantPolicySpec(*verdict.in_force));
+  return status;
+}
+
+json ObjectWith(const json& object, json status) {
+  return {{"apiVersion", crds::kApiVersion},
+          {"kind", "TenantKVPolicy"},
+          {"metadata",
+           {{"namespace", TextAt(object, {"metadata", "namespace"})},
+            {"name", TextAt(object, {"metadata", "name"})},
+            {"uid", TextAt(object, {"metadata", "uid"})}}},
+          {"status", std::move(status)}};
+}
+
+}  // namespace
+
+std::optional<json> StatusToApply(const json& object, const PolicyVerdict& verdict, const PolicyProgress& progress,
+                                  int64_t wall_ms) {
+  json status = StatusOf(object, verdict, progress, wall_ms);
+  json compared = status;
+  for (const char* apart : {"conditions", "usage", "inForce"}) compared.erase(apart);
+  const json* known = FieldAt(object, {"status"});
+  const json* in_force = FieldAt(object, {"status", "inForce"});
+  const bool same_in_force = (in_force == nullptr ? json() : *in_force) == status.value("inForce", json());
+  if (same_in_force && SaysAlready(known, compared) && ConditionsSayAlready(object, status["conditions"]))
+    return std::nullopt;
+  return ObjectWith(object, std::move(status));
+}
+
+json WholeStatus(const json& object, const PolicyVerdict& verdict, const PolicyProgress& progress, int64_t wall_ms) {
+  return ObjectWith(object, StatusOf(object, verdict, progress, wall_ms));
+}
+
+bool UsageDiffers(const json& object, const PolicyProgress& progress) {
+  return !SaysAlready(FieldAt(object, {"status", "usage"}), UsageOf(progress));
+}
+
+std::optional<crds::TenantPolicy> InForceByStatus(const json& object) {
+  const json* spec = FieldAt(object, {"status", "inForce"});
+  if (spec == nullptr) return std::nullopt;
+  json as_object = object;
+  as_object["spec"] = *spec;
+  return ReadPolicy(as_object).wanted;
 }
 
 }  // namespace kvartal::reconcile

@@ -21,6 +21,7 @@
 #include "daemon/device/fair_block_file.h"
 #include "daemon/device/uring.h"
 #include "tests/support/fake_block_file.h"
+#include "tests/support/faulty_block_file.h"
 #include "tests/support/manual_executor.h"
 #include "tests/support/scratch_dir.h"
 
@@ -29,6 +30,7 @@ namespace {
 
 using ::kvartal::testing::FakeBlockFile;
 using ::kvartal::testing::FakeDisk;
+using ::kvartal::testing::FaultyBlockFile;
 using ::kvartal::testing::MakeFakeDisk;
 using ::kvartal::testing::ManualExecutor;
 using ::kvartal::testing::ScratchDir;
@@ -81,6 +83,19 @@ class FairKind : public RealKind {
     KV_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, RealKind::Open(executor, 0));
     return NewFairBlockFile(std::move(file),
                             {.under_way_min = 2, .under_way_bytes = 64 * kKiB, .owner_queue_max = queue_max});
+  }
+};
+
+// Behind the faults of tests/support, none of which was asked for but another order.
+class FaultyKind : public RealKind {
+ public:
+  FaultyKind() : RealKind(std::nullopt) {}
+  absl::StatusOr<std::unique_ptr<BlockFile>> Open(Executor* executor, size_t queue_max) override {
+    KV_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, RealKind::Open(executor, 0));
+    auto faulty = std::make_unique<FaultyBlockFile>(std::move(file), executor);
+    faulty->SetQueueMax(queue_max);
+    faulty->SetReorder(true);
+    return faulty;
   }
 };
 
@@ -232,6 +247,25 @@ TEST_P(BlockFileContract, TheHookOfAReadSeesTheBytesAndDecides) {
   EXPECT_TRUE(saw);
 }
 
+TEST_P(BlockFileContract, AReadTouchesNothingBesideWhatItWasGiven) {
+  Buffer stored(64 * kKiB);
+  stored.Fill(31);
+  ASSERT_TRUE(Write(0, {&stored}).ok());
+  Buffer around(64 * kKiB), before(64 * kKiB);
+  around.Fill(32);
+  before.Fill(32);
+  BlockIo io;
+  io.op = BlockIo::Op::kRead;
+  io.offset = 4 * kKiB;
+  io.part_count = 2;
+  io.parts[0] = {around.data() + 8 * kKiB, 4 * kKiB};
+  io.parts[1] = {around.data() + 32 * kKiB, 12 * kKiB};
+  ASSERT_TRUE(Run(std::move(io)).ok());
+  std::memcpy(before.data() + 8 * kKiB, stored.data() + 4 * kKiB, 4 * kKiB);
+  std::memcpy(before.data() + 32 * kKiB, stored.data() + 8 * kKiB, 12 * kKiB);
+  EXPECT_TRUE(around.Equals(before));
+}
+
 // Pages that a device has pinned survive a punch: what is read into them afterwards is in no mapping any more.
 TEST_P(BlockFileContract, WhatIsReadAfterAHoleWasPunchedIsInTheMapping) {
   Buffer stored(2 * kIoPartBytes);
@@ -380,7 +414,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, BlockFileContract,
                                            Kind{"Uring", [] { return std::make_unique<RealKind>(IoEngine::kUring); },
                                                 true},
                                            Kind{"Auto", [] { return std::make_unique<RealKind>(std::nullopt); }},
-                                           Kind{"Fair", [] { return std::make_unique<FairKind>(); }}),
+                                           Kind{"Fair", [] { return std::make_unique<FairKind>(); }},
+                                           Kind{"Faulty", [] { return std::make_unique<FaultyKind>(); }}),
                          [](const ::testing::TestParamInfo<Kind>& param) { return std::string(param.param.name); });
 
 }  // namespace

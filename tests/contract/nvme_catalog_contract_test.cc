@@ -20,6 +20,7 @@
 #include "daemon/tier/nvme_catalog.h"
 #include "tests/support/fake_catalog.h"
 #include "tests/support/manual_executor.h"
+#include "tests/support/scratch_dir.h"
 
 namespace kvartal::tier {
 namespace {
@@ -68,32 +69,16 @@ class FakePlace : public CatalogPlace {
   const std::shared_ptr<testing::CatalogDisk> disk_ = std::make_shared<testing::CatalogDisk>();
 };
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = ::testing::TempDir() + "/kvartal-catalog-XXXXXX";
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string operator/(const char* name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
 class RocksPlace : public CatalogPlace {
  public:
   std::unique_ptr<NvmeCatalog> Open(Executor* executor) override {
-    auto catalog = OpenRocksCatalog({.path = folder_ / "catalog", .device_id = "d0"}, executor);
+    auto catalog = OpenRocksCatalog({.path = folder_.File("catalog"), .device_id = "d0"}, executor);
     EXPECT_TRUE(catalog.ok()) << catalog.status();
     return *std::move(catalog);
   }
 
  private:
-  const TemporaryFolder folder_;
+  const testing::ScratchDir folder_;
 };
 
 // Calls that wait for their end.
@@ -230,9 +215,24 @@ TEST_P(NvmeCatalogContract, ADateIsKeptForTheNextLife) {
   EXPECT_EQ(catalog_->kept_time_ms(), 0);
   catalog_->KeepTime(1'700'000'000'000);
   catalog_->KeepTime(1'700'000'060'000);
+  catalog_->KeepTime(1'700'000'030'000);
   ASSERT_TRUE(calls_.Flush(catalog_.get()).ok());
   Reopen();
   EXPECT_EQ(catalog_->kept_time_ms(), 1'700'000'060'000);
+}
+
+// A life that began before them would take what they tell for the future, and outdate nothing of it.
+TEST_P(NvmeCatalogContract, NoRecordIsDatedAfterTheDateThatIsKept) {
+  catalog_->KeepTime(1'700'000'000'000);
+  CatalogRecord record = RecordOf(7, 1, 9, 1'700'000'030'000);
+  record.header.last_access_ms = 0;
+  ASSERT_TRUE(calls_.Put(catalog_.get(), record).ok());
+  Reopen();
+  EXPECT_EQ(catalog_->kept_time_ms(), 1'700'000'030'000);
+  ASSERT_TRUE(catalog_->Refresh(SlotId(7), {.last_access_ms = 1'700'000'040'000}));
+  ASSERT_TRUE(calls_.Flush(catalog_.get()).ok());
+  Reopen();
+  EXPECT_EQ(catalog_->kept_time_ms(), 1'700'000'040'000);
 }
 
 TEST_P(NvmeCatalogContract, ManyRecordsComeInBoundedBatches) {
@@ -346,7 +346,7 @@ TEST_P(NvmeCatalogContract, AFullQueueIsARefusalAndDeletesAreNeverRefused) {
 
 class RocksCatalogTest : public ::testing::Test {
  protected:
-  RocksCatalogTest() : calls_(&executor_), path_(folder_ / "catalog") {}
+  RocksCatalogTest() : calls_(&executor_), path_(folder_.File("catalog")) {}
 
   std::unique_ptr<NvmeCatalog> Open(const std::string& device_id = "d0") {
     auto catalog = OpenRocksCatalog({.path = path_, .device_id = device_id}, &executor_);
@@ -379,7 +379,7 @@ class RocksCatalogTest : public ::testing::Test {
 
   ManualExecutor executor_;
   CatalogCalls calls_;
-  const TemporaryFolder folder_;
+  const testing::ScratchDir folder_;
   const std::string path_;
 };
 

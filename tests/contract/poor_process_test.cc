@@ -54,6 +54,23 @@ absl::StatusOr<OpenedBlockFile> Open(const testing::ScratchDir& folder, std::opt
   return OpenBlockFile({.path = folder.File("disk"), .size_bytes = kMiB, .engine = engine}, executor);
 }
 
+// First: what other processes have locked is given back some time after their end.
+TEST(PoorProcess, TheRingsOfADiskFitSixtyFourKiBOfLockedMemory) {
+  if (!ProbeUring(-1).ok()) GTEST_SKIP() << ProbeUring(-1);
+  const testing::ScratchDir folder;
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    testing::LimitLockedMemory(64 * kKiB);
+    testing::ManualExecutor executor;
+    const auto opened =
+        OpenBlockFile({.path = folder.File("disk"), .size_bytes = kMiB, .engine = std::nullopt}, &executor);
+    ::_exit(opened.ok() && (opened->engine == IoEngine::kUring || !opened->file->direct_io()) ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "the pool serves: " << status;
+}
+
 TEST(PoorProcess, TheContractHoldsWhereIoUringIsDenied) {
   ExpectContractHolds("*/Auto:*/Fair", [] { testing::DenyIoUring(); });
 }

@@ -6,8 +6,10 @@ import torch
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
+from kvartal import weights
+from kvartal.declined import Declined
 from kvartal.vllm import identity
-from kvartal.vllm.options import Declined, Options
+from kvartal.vllm.options import Options
 from kvartal.vllm.pages import HostPages, geometry_of
 
 
@@ -118,7 +120,7 @@ def test_one_byte_of_the_weights_makes_another_digest(tmp_path):
 def test_a_file_of_the_hubs_cache_is_known_by_its_name(tmp_path):
     (tmp_path / ('ab' * 32)).write_bytes(b'anything')
     (tmp_path / 'model.safetensors').symlink_to(tmp_path / ('ab' * 32))
-    assert identity._file_digest(tmp_path / 'model.safetensors') == 'ab' * 32
+    assert weights._file_digest(tmp_path / 'model.safetensors') == 'ab' * 32
 
 
 @pytest.mark.parametrize('changes', [

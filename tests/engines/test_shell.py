@@ -176,6 +176,19 @@ def test_a_promise_that_breaks_is_a_failed_load_of_those_blocks_only(tmp_path, m
     worker.shutdown()
 
 
+@pytest.mark.parametrize('method', ['preempted', 'computed'])
+def test_what_breaks_beside_a_promise_does_not_lose_it(tmp_path, monkeypatch, method):
+    scheduler = make(KVConnectorRole.SCHEDULER, tmp_path, extra={'weights_digest': 'w', 'min_load_tokens': 64})
+    scheduler.set_xfer_handshake_metadata({0: Handshake({'layers': ['a', 'b'], 'page_bytes': 128})})
+    lease = SimpleNamespace(matched=31, request=1, id=7, release=lambda: None)
+    monkeypatch.setattr('kvartal.Client.lookup', lambda *args: lease)
+    scheduler.on_new_request(request())
+    tokens, _ = scheduler.get_num_new_matched_tokens(request(), 32)
+    scheduler.update_state_after_alloc(request(), SimpleNamespace(get_block_ids=lambda: [[1, 2, 3, 4]]), tokens)
+    monkeypatch.setattr(SchedulerSide, method, lambda *args: 1 / 0)
+    assert [job.request_id for job in scheduler.build_connector_meta(step()).plan.loads] == ['r']
+
+
 @pytest.mark.parametrize('role', KVConnectorRole)
 def test_an_end_that_fails_does_not_reach_the_engine(tmp_path, role):
     connector = make(role, tmp_path)

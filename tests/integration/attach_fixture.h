@@ -123,6 +123,16 @@ class RawClient {
   bool ended_ = false;
 };
 
+// A wall clock that somebody sets.
+class SettableClock : public ManualClock {
+ public:
+  int64_t WallMs() const override { return ManualClock::WallMs() + set_by_ms_; }
+  void SetWallBy(int64_t ms) { set_by_ms_ += ms; }
+
+ private:
+  int64_t set_by_ms_ = 0;
+};
+
 class AttachTest : public ::testing::Test {
  protected:
   static policy::TenantRules Rules(const std::string& name, const std::string& socket) {
@@ -361,7 +371,7 @@ class AttachTest : public ::testing::Test {
   std::vector<policy::TenantRules> rules_;
   uint64_t dram_bytes_ = kTestDramBytes;
   AttachOptions options_;
-  ManualClock clock_;
+  SettableClock clock_;
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<testing::FakeMemory> memory_;
   std::unique_ptr<tier::DramTier> dram_;

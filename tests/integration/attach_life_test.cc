@@ -98,6 +98,7 @@ TEST_F(AttachLifeTest, ALoadThatWaitsEndsWithItsClient) {
   ASSERT_EQ(found.matched(), 16u);
   memory_->Hold();
   ClientFrame load;
+  load.set_request_id(1);
   load.mutable_load()->set_lease(found.lease());
   load.mutable_load()->set_count(16);
   ASSERT_TRUE(red.Send(load));
@@ -110,6 +111,77 @@ TEST_F(AttachLifeTest, ALoadThatWaitsEndsWithItsClient) {
   memory_->Release();
   AdvanceMs(500);
   EXPECT_EQ(engine_->stats().loads_under_way, 0u);
+}
+
+TEST_F(AttachLifeTest, ALoadWithoutANumberReadsAheadAndHasNoAnswer) {
+  rules_[0].tier(TierKind::kDram).limit_bytes = 8 * kMiB;
+  Start(true);
+  RawClient client(Path("red"));
+  Attach(client);
+  const uint32_t ns = OpenNamespace(client);
+  Store(client, ns, 1, 20);
+  for (uint64_t first = 1000; first < 1300; first += 20) Store(client, ns, first, 20);
+  const v1::LookedUp found = Lookup(client, ns, 1, 20);
+  ASSERT_EQ(found.tiers(), std::string(20, '\2')) << "all on nvme";
+  const uint64_t reads = file_->counts().reads;
+  Drain(client);
+  ClientFrame ahead;
+  ahead.mutable_load()->set_lease(found.lease());
+  ahead.mutable_load()->set_count(10);
+  ASSERT_TRUE(client.Send(ahead));
+  ahead.mutable_load()->set_count(100);  // beyond the lease
+  ASSERT_TRUE(client.Send(ahead));
+  ahead.mutable_load()->set_lease(found.lease() + 1000);
+  ASSERT_TRUE(client.Send(ahead));
+  Spin();
+  EXPECT_FALSE(client.Receive().has_value());
+  EXPECT_EQ(file_->counts().reads, reads + 10);
+  ClientFrame load;
+  load.mutable_load()->set_lease(found.lease());
+  load.mutable_load()->set_count(10);
+  EXPECT_EQ(Ask(client, load).loaded().count(), 10u);
+  EXPECT_EQ(file_->counts().reads, reads + 10) << "what was read ahead is not read again";
+  Release(client, found.lease());
+  Spin();
+  EXPECT_EQ(engine_->stats().leased_blocks, 0u);
+}
+
+TEST_F(AttachLifeTest, WhatOnlyAClosedSessionWaitedForIsNotRead) {
+  Start(true);
+  RawClient red(Path("red"));
+  Attach(red);
+  const uint32_t ns = OpenNamespace(red);
+  Store(red, ns, 0, 16);
+  Spin();
+  rules_[0].ttl_ms[TierIndex(TierKind::kDram)] = 100;
+  engine_->ApplyPolicy(Table());
+  AdvanceMs(2000);
+  // Memory that stays: the reads are not to wait for it.
+  const v1::Reserved kept = Reserve(red, ns, 1000, 16);
+  ASSERT_EQ(kept.reservations_size(), 16);
+  RawClient other(Path("red"));
+  Attach(other);
+  const v1::LookedUp found = Lookup(other, OpenNamespace(other), 0, 16);
+  ASSERT_EQ(found.tiers(), std::string(16, '\2')) << "all of it is on NVMe alone";
+  ClientFrame abort;
+  for (const uint64_t reservation : kept.reservations()) abort.mutable_abort()->add_reservations(reservation);
+  ASSERT_EQ(Ask(red, abort).aborted().count(), 16u);
+  const uint64_t reads = file_->counts().reads;
+  file_->Hold();
+  ClientFrame load;
+  load.set_request_id(1);
+  load.mutable_load()->set_lease(found.lease());
+  load.mutable_load()->set_count(16);
+  ASSERT_TRUE(other.Send(load));
+  Spin();
+  ASSERT_EQ(engine_->stats().loads_under_way, 16u);
+  other.Close();
+  Spin();
+  EXPECT_EQ(engine_->stats().loads_under_way, 0u);
+  file_->Release();
+  Spin();
+  EXPECT_EQ(file_->counts().reads, reads);
+  EXPECT_EQ(engine_->stats().leased_blocks, 0u);
 }
 
 TEST_F(AttachLifeTest, ATenantThatIsGoneLeavesNoDescriptorAndNoLine) {

@@ -1,9 +1,13 @@
 // Damage to the disk of a real kvartald, seen through the client library: a damaged block is a miss and is counted, the
 // others are right, and no byte is ever wrong. And memory: a client that writes where it was granted nothing.
 #include <sys/mman.h>
+#include <sys/mount.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
 
 #include "tests/integration/nvme_fixture.h"
 
@@ -171,6 +175,97 @@ TEST_F(NvmeFaultsTest, ALostCatalogAndADamagedHeaderCostOneBlock) {
   EXPECT_EQ(census.missed, 1u);
   EXPECT_EQ(census.wrong_bytes, 0u);
   ExpectBooksAgree();
+}
+
+TEST_F(NvmeFaultsTest, ADamagedTableOfTheCatalogCostsNoBlock) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const std::vector<BlockKey> keys = Keys("table", 192);
+  ASSERT_NO_FATAL_FAILURE(StoreDurably(client_.get(), keys));
+  ASSERT_NO_FATAL_FAILURE(Stop());
+  ASSERT_NO_FATAL_FAILURE(Start());  // its log becomes a table
+  ASSERT_NO_FATAL_FAILURE(Stop());
+  size_t damaged = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(daemon_.nvme_path() + ".catalog")) {
+    if (entry.path().extension() != ".sst" || entry.file_size() < 8 * kKiB) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(entry.file_size() / 2));
+    file << "damage";
+    ++damaged;
+  }
+  ASSERT_GT(damaged, 0u);
+  ASSERT_NO_FATAL_FAILURE(Start());
+  EXPECT_THAT(daemon_.log(), HasSubstr("looking for the rest in the headers"));
+  for (int life = 0; life < 2; ++life) {
+    const Census census = Ask(client_.get(), keys);
+    EXPECT_EQ(census.right, keys.size());
+    EXPECT_EQ(census.wrong_bytes, 0u);
+    EXPECT_EQ(admin::TierOf(Tenant(), "nvme").blocks(), keys.size());
+    ExpectBooksAgree();
+    ASSERT_NO_FATAL_FAILURE(Stop());
+    ASSERT_NO_FATAL_FAILURE(Start());
+  }
+}
+
+// A folder on a file system of its own, in memory.
+class SmallDisk {
+ public:
+  SmallDisk(std::string folder, const char* size) : folder_(std::move(folder)) {
+    std::filesystem::create_directories(folder_);
+    mounted_ = ::mount("tmpfs", folder_.c_str(), "tmpfs", 0, size) == 0;
+  }
+  ~SmallDisk() {
+    if (mounted_) ::umount2(folder_.c_str(), MNT_DETACH);
+  }
+  bool mounted() const { return mounted_; }
+  bool Resize(const char* size) const { return ::mount("tmpfs", folder_.c_str(), "tmpfs", MS_REMOUNT, size) == 0; }
+
+ private:
+  const std::string folder_;
+  bool mounted_ = false;
+};
+
+TEST_F(NvmeFaultsTest, ACatalogWithoutRoomCostsNoBlockAndTakesRecordsAgainWhenThereIsSome) {
+  const SmallDisk disk(daemon_.nvme_path() + ".catalog", "size=256k");
+  if (!disk.mounted()) GTEST_SKIP() << "mounting needs root";
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const std::vector<BlockKey> keys = Keys("room", 192);
+  uint64_t stored = 0;
+  // Each record has 200 bytes: stored over and over, until there is no room for another.
+  for (int round = 0; stored < 20 * keys.size(); ++round) {
+    const std::vector<BlockKey> some = Keys("room" + std::to_string(round), keys.size());
+    for (const BlockKey& key : some) {
+      const auto done =
+          client_->Store({&key, 1}, 0, 1, 0, [&](const bench::Granted& slot) { bench::FillBlock(key, slot.bytes); });
+      ASSERT_TRUE(done.ok()) << done.status();
+      stored += done->stored;
+    }
+    if (daemon_.log().find("takes no records") != std::string::npos) break;
+  }
+  ASSERT_TRUE(daemon_.WaitForLog("takes no records")) << daemon_.log();
+  const Census full = Ask(client_.get(), Keys("room0", keys.size()));
+  EXPECT_EQ(full.wrong_bytes, 0u);
+  ASSERT_TRUE(disk.Resize("size=64m"));
+  ASSERT_TRUE(daemon_.WaitForLog("takes records again")) << daemon_.log();
+  ASSERT_NO_FATAL_FAILURE(StoreDurably(client_.get(), keys));
+  EXPECT_EQ(Ask(client_.get(), keys).right, keys.size());
+  ExpectBooksAgree();
+  ASSERT_NO_FATAL_FAILURE(Stop());
+  ASSERT_NO_FATAL_FAILURE(Start());
+  EXPECT_EQ(Ask(client_.get(), keys).right, keys.size());
+}
+
+TEST_F(NvmeFaultsTest, TheNumberOfFilesDoesNotGrowWithTheBlocks) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const auto files = [this] {
+    size_t count = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(daemon_.folder())) {
+      count += entry.is_regular_file();
+    }
+    return count;
+  };
+  const size_t before = files();
+  ASSERT_NO_FATAL_FAILURE(StoreDurably(client_.get(), Keys("files", 640)));
+  EXPECT_LE(files(), before + 4);
 }
 
 // Memory. The arena is mapped whole, so nothing stops a client's store instructions beyond what it was granted.

@@ -142,7 +142,7 @@ std::vector<std::string> ApiServer::ApiServerFlags() const {
       "--endpoint-reconciler-type=none", "--service-account-key-file=sa.pub",
       "--service-account-signing-key-file=sa.key", absl::StrCat("--service-account-issuer=", server()),
       absl::StrCat("--api-audiences=", server()),
-      absl::StrCat("--service-account-jwks-uri=", server(), "/openid/v1/jwks"),
+      absl::StrCat("--service-account-jwks-uri=", server(), "/openid/v1/jwks"), "--allow-privileged=true",
       // No controllers run: nobody makes the default service accounts this plugin asks for.
       "--disable-admission-plugins=ServiceAccount"};
   if (!options_.watch_cache) flags.push_back("--watch-cache=false");

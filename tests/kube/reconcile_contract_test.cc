@@ -51,7 +51,7 @@ class Decider {
     for (const auto& [key, object] : policies().objects()) {
       const reconcile::PolicyVerdict& verdict = compiled.policies.at({key.ns, key.name});
       if (verdict.in_force) accepted_[key] = *verdict.in_force;
-      const auto status = reconcile::StatusToApply(*object, verdict, session_->clock()->WallMs());
+      const auto status = reconcile::StatusToApply(*object, verdict, {}, session_->clock()->WallMs());
       if (!status) continue;
       ++writes;
       session_->client()->ApplyStatus(kPolicies, *status, "kvartal-operator",
@@ -133,7 +133,7 @@ TEST_F(ReconcileContractTest, PoliciesAreToldWhatBecameOfThemOnceAndNodesGetWhat
   EXPECT_EQ(Told("a", "Accepted"), "True/Accepted");
   ASSERT_TRUE(decider.compiled.nodes.contains("n1"));
   EXPECT_FALSE(decider.compiled.nodes.contains("n2"));
-  EXPECT_EQ(decider.compiled.nodes.at("n1").tenants.size(), 1u);
+  EXPECT_EQ(decider.compiled.nodes.at("n1")->tenants.size(), 1u);
   const auto told = [](const nlohmann::json& object) {
     return kube::FieldAt(object, {"status", "effective"}) != nullptr;
   };
@@ -145,10 +145,10 @@ TEST_F(ReconcileContractTest, PoliciesAreToldWhatBecameOfThemOnceAndNodesGetWhat
   ASSERT_TRUE(CacheHas(decider, "b", [](const nlohmann::json&) { return true; }));
   EXPECT_EQ(decider.Run(), 1u);
   EXPECT_EQ(Told("b", "Accepted"), "False/NoCapacity");
-  EXPECT_EQ(decider.compiled.nodes.at("n1").tenants.size(), 1u);
+  EXPECT_EQ(decider.compiled.nodes.at("n1")->tenants.size(), 1u);
 
   // An edit that does not fit leaves in force what was; one that does is told at once.
-  const std::string version = decider.compiled.nodes.at("n1").version;
+  const std::string version = decider.compiled.nodes.at("n1")->version;
   WritePolicy("a", "101Gi");
   const auto second = [](const nlohmann::json& object) {
     return kube::NumberAt(object, {"metadata", "generation"}) == 2;
@@ -156,12 +156,12 @@ TEST_F(ReconcileContractTest, PoliciesAreToldWhatBecameOfThemOnceAndNodesGetWhat
   ASSERT_TRUE(CacheHas(decider, "a", second));
   decider.Run();
   EXPECT_EQ(Told("a", "Accepted"), "False/NoCapacity");
-  EXPECT_EQ(decider.compiled.nodes.at("n1").version, version);
+  EXPECT_EQ(decider.compiled.nodes.at("n1")->version, version);
   WritePolicy("b", "40Gi");
   ASSERT_TRUE(CacheHas(decider, "b", second));
   decider.Run();
   EXPECT_EQ(Told("b", "Accepted"), "True/Accepted");
-  EXPECT_EQ(decider.compiled.nodes.at("n1").tenants.size(), 2u);
+  EXPECT_EQ(decider.compiled.nodes.at("n1")->tenants.size(), 2u);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 """Fixtures of the Python tests. The build under test is named by KVARTAL_BIN_DIR and KVARTAL_LIBRARY."""
 import pytest
-from daemon import Daemon
+from daemon import PATIENT_MS, Daemon
 
 import kvartal
 
@@ -31,5 +31,3 @@ def store(client, namespace, keys, value=1):
                 slots[i][:] = value + i
         return slots.commit(PATIENT_MS)
 
-
-PATIENT_MS = 20_000  # only a bug needs longer

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+PATIENT_MS = 20_000  # a deadline that only a bug reaches
 _PATIENCE_S = 60  # only a broken daemon takes this long
 
 _TENANT = '''---

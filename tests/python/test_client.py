@@ -114,6 +114,11 @@ def test_a_chain_comes_back_from_the_disk_as_far_as_there_is_room(namespace):
             for i in range(loaded):
                 assert (lease.block(i) == i).all() and lease.valid(i)
             assert lease.block(59) is None
+            lease.release_front(loaded)
+            more = lease.load(loaded, 60 - loaded, PATIENT_MS)
+            assert more > 0 and not lease.valid(0)
+            for i in range(loaded, loaded + more):
+                assert (lease.block(i) == i).all() and lease.valid(i)
 
 
 def test_tenants_and_namespaces_do_not_meet(daemon, namespace):

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from kvartal import Namespace, Status
-from kvartal.vllm.options import Declined, Options
+from kvartal.declined import Declined
+from kvartal.vllm.options import Options
 from kvartal.vllm.plan import StepReport
 from kvartal.vllm.scheduler import SchedulerSide
 
@@ -112,6 +113,20 @@ def test_a_lease_lives_until_its_load_is_reported_also_when_the_request_is_gone(
     assert client.leases[0].released == 0
     side.take_report(done(1))
     assert client.leases[0].released == 1
+
+
+class NoGroupClient(Client):
+    """Of a client that can no longer tell its engine group."""
+
+    group = property(lambda self: 1 / 0, lambda self, value: None)
+
+
+def test_loads_are_begun_also_when_the_engine_group_is_not_known():
+    client = NoGroupClient()
+    side = SchedulerSide(client, Options(min_load_tokens=2 * BLOCK), BLOCK, engine_blocks=40, ranks=1)
+    side.open(lambda epoch: Namespace(b'n' * 32, BLOCK, 4096))
+    plan = load(side, client)[2]
+    assert len(plan.loads) == 1 and plan.group is None, 'its request would wait for ever'
 
 
 def test_the_engine_may_drop_what_was_promised(side, client):

@@ -45,15 +45,20 @@ void Simulation::CheckLedger() {
       Wrong(absl::StrCat("nvme: ", nvme_charged, " bytes are charged and ", nvme_used, " in use"));
   }
   ForgetGone(stats);
-  CheckTaking(stats);
+  // A wait ends with a tick alone: seen before and after what took no time, it was there all the while.
+  const bool no_time = std::exchange(looked_ms_, Now()) == Now();
+  std::array<bool, kTierCount> waited{};
+  for (size_t tier = 0; tier < kTierCount; ++tier)
+    waited[tier] = no_time && guarantee_waits_[tier] && stats.guarantee_waits[tier];
+  guarantee_waits_ = stats.guarantee_waits;
+  CheckTaking(stats, waited);
   for (uint32_t life = 0; life < model_.life_count(); ++life) {
     Life& known = model_.life(life);
     if (!known.id.valid()) continue;
-    CheckLeaseCap(&known, stats);
+    if (waited[TierIndex(TierKind::kDram)]) CheckLeaseCap(known, *StatsOf(stats, known.id));
     CheckTenant(&known, *StatsOf(stats, known.id));
   }
   was_recovering_ = !node_.recovered();
-  guarantee_waits_ = stats.guarantee_waits[TierIndex(TierKind::kDram)];
   // Loads hold what they bring.
   const uint64_t held = stats.leased_blocks;
   if (held < model_.held_blocks() || (loads_ == 0 && held != model_.held_blocks()))
@@ -94,9 +99,31 @@ uint64_t Simulation::OldestReserve(uint32_t life) const {
 }
 
 // What is taken from others for somebody short of its guarantee is for nobody else, above what he is entitled to: else
-// who waits for it may wait for ever.
-void Simulation::CheckTaking(const engine::EngineStats& stats) {
-  const size_t dram = TierIndex(TierKind::kDram);
+// who waits for it may wait for ever. On NVMe that is what was given up to empty a segment, too.
+void Simulation::CheckTaking(const engine::EngineStats& stats, std::array<bool, kTierCount> waited) {
+  waited[TierIndex(TierKind::kDram)] |= ShortSince(stats);
+  for (uint32_t index = 0; index < model_.life_count(); ++index) {
+    Life& life = model_.life(index);
+    if (!life.id.valid()) continue;
+    for (const TierKind tier : kAllTiers) {
+      const size_t at = TierIndex(tier);
+      const engine::TenantTierStats& now = StatsOf(stats, life.id)->tiers[at];
+      const uint64_t entitled = std::max(now.guarantee_bytes, now.fair_share_bytes);
+      const uint64_t most = std::max(entitled, life.entitled_bytes[at]);
+      if (waited[at] && now.charged_bytes > most) {
+        coverage_.Note(tier == TierKind::kDram ? Situation::kBorrowsWhileWaited : Situation::kBorrowsNvmeWhileWaited);
+      }
+      if (waited[at] && now.charged_bytes > life.charged_bytes[at] && now.charged_bytes > most) {
+        Wrong(absl::StrCat(life.rules.uid, " grew to ", now.charged_bytes, " bytes of ", TierName(tier),
+                           ", and is entitled to ", most, ", while another waits for what it is guaranteed"));
+      }
+      life.entitled_bytes[at] = entitled;
+    }
+  }
+}
+
+// Somebody has waited for memory that is guaranteed to it, and for nothing else, since the last look.
+bool Simulation::ShortSince(const engine::EngineStats& stats) {
   const bool memory_refuses = plan_.populate_failures_percent > 0 || plan_.memory_queue_max > 0;
   // Who waits for its own memory asks nobody for theirs.
   const bool populating = node_.memory().counts().populating_bytes > 0 || tick_late_ || memory_refuses;
@@ -104,7 +131,7 @@ void Simulation::CheckTaking(const engine::EngineStats& stats) {
   for (uint32_t index = 0; index < model_.life_count(); ++index) {
     Life& life = model_.life(index);
     if (!life.id.valid()) continue;
-    const engine::TenantTierStats& now = StatsOf(stats, life.id)->tiers[dram];
+    const engine::TenantTierStats& now = StatsOf(stats, life.id)->tiers[TierIndex(TierKind::kDram)];
     const uint64_t oldest = OldestReserve(index);
     const bool is_short = oldest != 0 && life.in_policy && !life.dropping && life.loads == 0 &&
                           now.charged_bytes + kExtentAlignBytes <= now.guarantee_bytes;
@@ -112,32 +139,26 @@ void Simulation::CheckTaking(const engine::EngineStats& stats) {
     short_since |= is_short && life.short_reserve == oldest && !tick_late_;
     life.short_reserve = is_short && !populating ? oldest : 0;
   }
-  for (uint32_t index = 0; index < model_.life_count(); ++index) {
-    Life& life = model_.life(index);
-    if (!life.id.valid()) continue;
-    const engine::TenantTierStats& now = StatsOf(stats, life.id)->tiers[dram];
-    const uint64_t entitled = std::max(now.guarantee_bytes, now.fair_share_bytes);
-    const uint64_t most = std::max(entitled, life.entitled_bytes[dram]);
-    if (short_since && now.charged_bytes > life.charged_bytes[dram] && now.charged_bytes > most) {
-      Wrong(absl::StrCat(life.rules.uid, " grew to ", now.charged_bytes, " bytes, and is entitled to ", most,
-                         ", while another waits for what it is guaranteed"));
-    }
-    life.entitled_bytes[dram] = entitled;
-  }
+  return short_since;
 }
 
-// Nor is it refused. Segments have one slot size: what a guarantee may miss is less than one for each other size, and
-// the tails that no slot fits in.
+// Segments have one slot size: what a guarantee may miss is less than one for each other size, and the tails that no
+// slot fits in.
+uint64_t Simulation::NvmeBytesMissed() const {
+  std::set<uint32_t> sizes;
+  for (const ModelLayout& layout : plan_.layouts) sizes.insert(layout.SlotBytes());
+  const uint64_t segments = plan_.nvme_bytes / kSegmentMinBytes + 1;
+  return (sizes.size() - 1) * kSegmentMinBytes + segments * (*sizes.rbegin() + kNvmeHeaderBytes);
+}
+
+// Nor is it refused.
 void Simulation::CheckNvmeGuarantee(Life* life, const engine::TenantStats& stats) {
   const size_t at = TierIndex(TierKind::kNvme);
   const engine::TenantTierStats& now = stats.tiers[at];
   const uint64_t refused = now.refusal(policy::Refusal::kCapacity).count;
   const bool refused_now = std::exchange(life->nvme_refused, refused) < refused;
   if (!refused_now || plan_.disk_lies()) return;
-  std::set<uint32_t> sizes;
-  for (const ModelLayout& layout : plan_.layouts) sizes.insert(layout.SlotBytes());
-  const uint64_t segments = plan_.nvme_bytes / kSegmentMinBytes + 1;
-  const uint64_t missed = (sizes.size() - 1) * kSegmentMinBytes + segments * (*sizes.rbegin() + kNvmeHeaderBytes);
+  const uint64_t missed = NvmeBytesMissed();
   const uint64_t most = std::max(now.charged_bytes, life->charged_bytes[at]);
   coverage_.Note(Situation::kNvmeRefused);
   if (most + missed <= std::min(now.guarantee_bytes, life->guarantee_bytes[at])) {
@@ -146,20 +167,14 @@ void Simulation::CheckNvmeGuarantee(Life* life, const engine::TenantStats& stats
   }
 }
 
-// While somebody waits for its guarantee, leases do not grow beyond one's own. A wait ends with a tick alone: seen
-// before and after an event that took no time, it was there all the while.
-void Simulation::CheckLeaseCap(Life* life, const engine::EngineStats& stats) {
-  const engine::TenantStats& tenant = *StatsOf(stats, life->id);
+// While somebody waits for its guarantee, leases do not grow beyond one's own.
+void Simulation::CheckLeaseCap(const Life& life, const engine::TenantStats& tenant) {
+  const size_t dram = TierIndex(TierKind::kDram);
   const uint64_t leased = tenant.leased_bytes;
-  const uint64_t before = std::exchange(life->leased_bytes, leased);
-  const bool no_time = std::exchange(life->looked_ms, Now()) == Now();
-  const bool waited =
-      std::exchange(life->guarantee_waited, stats.guarantee_waits[TierIndex(TierKind::kDram)]) && no_time;
-  const uint64_t cap = std::max(tenant.tiers[TierIndex(TierKind::kDram)].guarantee_bytes,
-                                life->guarantee_bytes[TierIndex(TierKind::kDram)]);
-  if (waited && life->guarantee_waited && leased >= cap) coverage_.Note(Situation::kLeasesCapped);
-  if (waited && life->guarantee_waited && leased > before && leased > cap) {
-    Wrong(absl::StrCat(life->rules.uid, " leases ", leased, " bytes while a guarantee waits; its own is ", cap));
+  const uint64_t cap = std::max(tenant.tiers[dram].guarantee_bytes, life.guarantee_bytes[dram]);
+  if (leased >= cap) coverage_.Note(Situation::kLeasesCapped);
+  if (leased > life.leased_bytes && leased > cap) {
+    Wrong(absl::StrCat(life.rules.uid, " leases ", leased, " bytes while a guarantee waits; its own is ", cap));
   }
 }
 
@@ -206,6 +221,7 @@ void Simulation::CheckTenant(Life* life, const engine::TenantStats& stats) {
     life->charged_bytes[at] = charged;
     life->guarantee_bytes[at] = stats.tiers[at].guarantee_bytes;
   }
+  life->leased_bytes = stats.leased_bytes;
   const engine::TenantTierStats& dram = stats.tiers[TierIndex(TierKind::kDram)];
   const uint64_t evictions = dram.evictions();
   if (evictions > life->evictions && life->leases > 0) coverage_.Note(Situation::kEvictedBesideLease);

@@ -147,6 +147,20 @@ void Simulation::DoFinish() {
   }
 }
 
+void Simulation::Store(uint32_t index, uint32_t space, const Chain& chain) {
+  const GroupId group = model_.life(index).groups.front();
+  for (uint32_t shard = 0; shard < plan_.layouts[space].shard_count; ++shard) {
+    Reserve(index, space, chain, group, shard, kNoParent);
+  }
+  node_.CompleteAll();
+  const std::vector<Unfinished> left = unfinished_;
+  for (const Unfinished& item : left) {
+    if (item.life == index) FinishOne(item);
+  }
+  std::erase_if(unfinished_, [&](const Unfinished& item) { return item.life == index; });
+  node_.CompleteAll();
+}
+
 void Simulation::FinishOne(const Unfinished& item) {
   finished_.push_back(item.reservation);
   if (finished_.size() > kFinishedKept) finished_.erase(finished_.begin());
@@ -192,6 +206,7 @@ void Simulation::DoGroupEnd() {
 
 // The last session of an engine group is gone; another group starts.
 void Simulation::EndGroup(uint32_t index, size_t at) {
+  node_.engine().EndSession(SessionId(index + 1));
   GroupId& group = model_.life(index).groups[at];
   size_t waiting = 0;
   for (auto it = reserves_.begin(); it != reserves_.end();) {

@@ -45,7 +45,11 @@ enum class Situation : uint8_t {
   kRemovedErased,    // its grace was over
   kTenantForgotten,  // and nothing was left of it
   kLeasesCapped,     // a tenant leased all that is its own while a guarantee waited
-  kNvmeRefused,      // for want of capacity
+  // A tenant held more than it is entitled to while a guarantee waited, and might have taken what was emptied for that.
+  kBorrowsWhileWaited,
+  kBorrowsNvmeWhileWaited,
+  kNvmeRefused,  // for want of capacity
+  kNvmeClaimed,  // a guarantee of more than a segment, and got
   // --- devices
   kPopulateFailed,
   kHoleFilled,  // a client wrote where it has no memory
@@ -68,7 +72,7 @@ enum class Situation : uint8_t {
   kSurvived,
   kStoredWhileRecovering,
 };
-inline constexpr size_t kSituations = 52;
+inline constexpr size_t kSituations = 55;
 
 class Coverage {
  public:

@@ -47,7 +47,6 @@ void Simulation::DoCrash() {
   latest_date_ms_ = std::max(latest_date_ms_, crash_ms);
   model_.Crash(kind == Node::CrashKind::kPowerCut, kind == Node::CrashKind::kLosesCatalog);
   Boot();
-  dates_behind_ = Now() < latest_date_ms_;
   if (Now() < crash_ms) coverage_.Note(Situation::kClockSetBack);
   if (Now() > crash_ms + kDownMsMax) coverage_.Note(Situation::kClockSetForward);
   std::vector<BlockRef> kept;
@@ -65,16 +64,7 @@ void Simulation::PinBeforeCrash() {
     const auto space = static_cast<uint32_t>(random_.Below(plan_.layouts.size()));
     if (!life.in_policy || life.dropping || !Open(index, space)) continue;
     const Chain chain{static_cast<uint32_t>(random_.Below(kChains)) * kChainLength, 4};
-    for (uint32_t shard = 0; shard < plan_.layouts[space].shard_count; ++shard) {
-      Reserve(index, space, chain, life.groups.front(), shard, kNoParent);
-    }
-    node_.CompleteAll();
-    const std::vector<Unfinished> left = unfinished_;
-    for (const Unfinished& item : left) {
-      if (item.life == index) FinishOne(item);
-    }
-    std::erase_if(unfinished_, [&](const Unfinished& item) { return item.life == index; });
-    node_.CompleteAll();
+    Store(index, space, chain);
     Lookup(index, space, chain);
   }
   uint32_t pinned = 0;
@@ -165,6 +155,7 @@ void Simulation::Boot() {
   model_.NewBoot();
   model_.SetRecovering(true);
   catalog_failed_ = false;
+  guarantee_waits_ = {};
   const std::map<SlotId, uint32_t> durable = model_.durable();
   node_.Boot(RulesInForce());
   tenants_of_boot_ = 0;

@@ -84,6 +84,7 @@ class LyingFile : public device::BlockFile {
   }
   absl::Status Sync() override { return honest_->Sync(); }
   size_t Pending() const override { return honest_->Pending(); }
+  bool Withdraw(DomainId owner, uint64_t offset) override { return honest_->Withdraw(owner, offset); }
 
  private:
   testing::FakeBlockFile* const honest_;

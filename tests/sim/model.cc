@@ -419,7 +419,6 @@ void Model::Crash(bool power_cut, bool loses_catalog) {
     life.charged_bytes = life.guarantee_bytes = life.entitled_bytes = life.removed_bytes = {};
     life.leases = life.loads = life.evictions = life.retired_drops = life.short_reserve = 0;
     life.nvme_refused = life.leased_bytes = 0;
-    life.guarantee_waited = false;
     life.least_nvme_guarantee = life.rules.tier(TierKind::kNvme).guarantee_bytes;
     life.ns.clear();
     life.namespace_users.clear();

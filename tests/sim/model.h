@@ -93,9 +93,7 @@ struct Life {
   uint64_t retired_drops = 0;                         // of namespaces that nobody had open, by then
   uint64_t short_reserve = 0;  // waited then for memory that is guaranteed, and for nothing else; 0: none
   uint64_t nvme_refused = 0, leased_bytes = 0;  // by then, too
-  int64_t looked_ms = 0;
-  bool guarantee_waited = false;      // somebody's
-  uint64_t least_nvme_guarantee = 0;  // it had in this boot
+  uint64_t least_nvme_guarantee = 0;            // it had in this boot
   // Of this boot.
   TenantId id;
   std::vector<NamespaceId> ns;            // by space; None: never opened

@@ -28,11 +28,9 @@ MUTATIONS = {
          '  if (state_.ledger.account(tenant.id, TierKind::kDram).charged_bytes >= *bytes)\n'
          '    state_.ledger.Refund(tenant.id, TierKind::kDram, *bytes);\n')],
     'forgets-a-refund': [
-        (ENGINE + 'movement.cc',
-         'state_.devices.nvme->Give(tenant.domain(), slot);\n    state_.ledger.Refund(tenant.id, TierKind::kNvme, '
-         'state_.devices.nvme->Shrink(tenant.domain(), 0, [] {}));\n  }\n  // The space',
-         'state_.devices.nvme->Give(tenant.domain(), slot);\n'
-         '    (void)state_.devices.nvme->Shrink(tenant.domain(), 0, [] {});\n  }\n  // The space')],
+        (ENGINE + 'movement.cc', '    residency_.GiveBackNvme(tenant, slot);\n',
+         '    state_.devices.nvme->Give(tenant.domain(), slot);\n'
+         '    (void)state_.devices.nvme->Shrink(tenant.domain(), 0, [] {});\n')],
     'frees-what-is-not-punched': [
         (ENGINE + 'space.cc', '*bytes, /*still_reclaiming=*/true);', '*bytes, /*still_reclaiming=*/false);')],
     'evicts-a-leased-block': [
@@ -113,8 +111,8 @@ MUTATIONS = {
         (ENGINE + 'compaction.cc', 'if (!nvme.StartLeaving(slot_bytes)) return', 'if (slot_bytes > 0) return'),
         (ENGINE + 'space_takeover.cc', '(scattered && claim != Claim::kGuarantee)', 'scattered')],
     'leases-past-the-cap': [
-        (ENGINE + 'residency.cc', 'tenant.leased_bytes + bytes > cap_bytes) return false;',
-         'tenant.leased_bytes + bytes > cap_bytes + kGiB) return false;')],
+        (ENGINE + 'residency.cc', 'tenant.leased_bytes + more_bytes > cap_bytes;',
+         'tenant.leased_bytes + more_bytes > cap_bytes + kGiB;')],
     'forgets-pins-at-a-restart': [
         (ENGINE + 'pins.cc', 'state_.timers.Schedule(id, entry.times_unrecorded ? state_.NowTick() : until);',
          'entry.times_unrecorded = false;\n  state_.timers.Schedule(id, until);')],

@@ -29,9 +29,17 @@ void DrawDisk(Plan* plan, Random* random) {
   if (random->Chance(50)) return;  // a disk that is sound
   for (uint32_t* rate : {&plan->disk_faults.io_error, &plan->disk_faults.short_transfer, &plan->disk_faults.torn_write,
                          &plan->disk_faults.bit_flip}) {
-    if (random->Chance(60)) *rate = static_cast<uint32_t>(random->Between(1, 3));
+    if (random->Chance(60)) *rate = static_cast<uint32_t>(random->Between(100, 300));
   }
-  if (random->Chance(20)) plan->disk_faults.never_completes = 1;
+  if (random->Chance(20)) plan->disk_faults.never_completes = 100;
+}
+
+// Drawn apart: the rest of a plan stays as it is.
+void AddMoreFaults(Plan* plan) {
+  Random random(plan->seed ^ 0xfa017);
+  if (!plan->disk_lies()) return;
+  if (random.Chance(40)) plan->disk_faults.no_space = static_cast<uint32_t>(random.Between(50, 200));
+  if (random.Chance(40)) plan->disk_faults.delayed = static_cast<uint32_t>(random.Between(100, 1000));
 }
 
 // Slots of another order of size, and segments enough to quarrel about. Drawn apart: the rest of a plan stays as it is.
@@ -44,6 +52,7 @@ void AddLargeBlocks(Plan* plan) {
   // Two sizes that each can fill the disk, and guarantees of more than a segment.
   plan->layouts = {{16, 1, 48 * 1024}, plan->layouts.back()};
   plan->tenants.resize(2);
+  plan->large_blocks = true;
 }
 
 // What a lying device needs to be found out at all.
@@ -111,6 +120,7 @@ Plan MakePlan(uint64_t seed, Planted planted) {
   plan.eviction = random.Chance(50) ? "lhd" : "lru";
   plan.removed_grace_ms = random.Pick(kGracesMs);
   MakeRoomFor(planted, &plan, &random);
+  AddMoreFaults(&plan);
   AddLargeBlocks(&plan);
   return plan;
 }

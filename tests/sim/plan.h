@@ -70,6 +70,7 @@ struct Plan {
   uint64_t nvme_bytes = 0;  // 0: a node without NVMe
   std::vector<TenantPlan> tenants;
   std::vector<ModelLayout> layouts;  // of namespaces; every tenant opens all of them
+  bool large_blocks = false;         // two tenants, and two sizes that each can fill the disk
   std::array<uint32_t, kEventKinds> weights{};
   testing::DiskFaultRates disk_faults;
   bool reorder = false;
@@ -86,7 +87,7 @@ struct Plan {
 
   bool disk_lies() const {
     return disk_faults.io_error + disk_faults.short_transfer + disk_faults.torn_write + disk_faults.bit_flip +
-               disk_faults.never_completes >
+               disk_faults.never_completes + disk_faults.no_space >
            0;
   }
 };

@@ -104,7 +104,11 @@ void Simulation::Load(const Lease& lease, size_t count) {
   ++model_.life(lease.life).loads;
   auto answered = std::make_shared<bool>(false);
   node_.engine().Load(
-      model_.life(lease.life).ns[lease.space], std::move(entries),
+      {.ns = model_.life(lease.life).ns[lease.space],
+       .entries = std::move(entries),
+       .session = SessionId(lease.life + 1),
+       .deadline_ms = count % 3 == 0 ? 2 * kTickMs : 0,
+       .ahead = count % 5 == 4},
       [this, index = lease.life, space = lease.space, asked, answered](const engine::CacheEngine::LoadResult& result) {
         if (std::exchange(*answered, true)) Wrong("a load is answered twice");
         --loads_;

@@ -58,7 +58,7 @@ EventKind Simulation::DrawEvent() {
 
 void Simulation::Step() {
   if (!lost_.empty() && random_.Chance(50)) return StoreLost();
-  if (guarantee_waits_ && random_.Chance(50)) return DoLookup();
+  if (guarantee_waits_[TierIndex(TierKind::kDram)] && random_.Chance(50)) return DoLookup();
   switch (DrawEvent()) {
     case EventKind::kReserve:
       return DoReserve();
@@ -200,8 +200,7 @@ void Simulation::OnDeletion(const engine::DeletionReceipt& receipt, absl::AnyInv
     Say("  ", life.rules.uid, " was removed, and is erased: ", receipt.blocks, " blocks");
     coverage_.Note(Situation::kRemovedErased);
     model_.StartDrop(index);
-    model_.EndDrop(index, model_.next_nonce(), receipt.unerased_blocks == 0 && !catalog_failed_ && !dates_behind_,
-                   Now());
+    model_.EndDrop(index, model_.next_nonce(), receipt.unerased_blocks == 0 && !catalog_failed_, Now());
   }
 }
 

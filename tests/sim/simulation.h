@@ -89,6 +89,8 @@ class Simulation : private engine::EngineObserver {
   void OnRefused(uint32_t life, policy::Refusal reason);
   void DoFinish();
   void FinishOne(const Unfinished& item);
+  // Reserves, and finishes all that the tenant has open.
+  void Store(uint32_t life, uint32_t space, const Chain& chain);
   void Abort(GroupId group, ReservationId reservation);
   void Commit(GroupId group, ReservationId reservation, uint32_t shard);
   void DoLookup();
@@ -119,6 +121,7 @@ class Simulation : private engine::EngineObserver {
   void DoAdvance();
   void Tick();
   void DoPolicy();
+  void ChangeRules(uint32_t life, const policy::TenantRules& rules);
   void DoTenantLife();
   void DoDrop();
   void OnDropped(uint32_t life, uint32_t nonces_below, const absl::StatusOr<uint64_t>& bytes);
@@ -137,6 +140,7 @@ class Simulation : private engine::EngineObserver {
   // In words; empty when everything is at rest.
   std::string UnderWay();
   void CheckMemoryAtRest();
+  void ClaimNvmeGuarantee();
   void CheckRemoved(const engine::EngineStats& stats);
   void EndSessions(uint32_t life);
 
@@ -146,9 +150,12 @@ class Simulation : private engine::EngineObserver {
   void ForgetGone(const engine::EngineStats& stats);
   void CheckMemory(const engine::EngineStats& stats);
   void CheckTenant(Life* life, const engine::TenantStats& stats);
+  uint64_t NvmeBytesMissed() const;
   void CheckNvmeGuarantee(Life* life, const engine::TenantStats& stats);
-  void CheckLeaseCap(Life* life, const engine::EngineStats& stats);
-  void CheckTaking(const engine::EngineStats& stats);
+  void CheckLeaseCap(const Life& life, const engine::TenantStats& stats);
+  // `waited`: a guarantee did for that tier, ever since the last look.
+  void CheckTaking(const engine::EngineStats& stats, std::array<bool, kTierCount> waited);
+  bool ShortSince(const engine::EngineStats& stats);
   uint64_t OldestReserve(uint32_t life) const;
   void CheckZeroed(const engine::EngineStats& stats);
   // Its record is about to go.
@@ -205,12 +212,11 @@ class Simulation : private engine::EngineObserver {
   bool was_recovering_ = false;  // at the last look at the ledger
   bool tick_late_ = false;       // the next one comes more than a tick after the last
   bool crash_next_ = false;
-  bool guarantee_waits_ = false;  // for memory, at the last look: leases are capped
-  bool durable_read_ = false;     // what is read now was durable on a sound disk
-  // Blocks may be dated after the tombstones of this boot: the clock was set back behind the latest date there was.
-  bool dates_behind_ = false;
-  int64_t latest_date_ms_ = 0;   // at any crash so far
-  bool catalog_failed_ = false;  // it was told to, in this boot
+  int64_t looked_ms_ = 0;                           // when it was
+  std::array<bool, kTierCount> guarantee_waits_{};  // at the last look
+  bool durable_read_ = false;                       // what is read now was durable on a sound disk
+  int64_t latest_date_ms_ = 0;                      // at any crash so far
+  bool catalog_failed_ = false;                     // it was told to, in this boot
 };
 
 }  // namespace kvartal::sim

@@ -47,6 +47,12 @@ void Simulation::DoPolicy() {
     rules = before;
     rules.quota = quota;
   }
+  ChangeRules(index, rules);
+}
+
+void Simulation::ChangeRules(uint32_t index, const policy::TenantRules& rules) {
+  Life& life = model_.life(index);
+  const policy::TenantRules before = life.rules;
   for (const TierKind tier : kAllTiers) {
     life.quota_lowered |= rules.tier(tier).limit_bytes < before.tier(tier).limit_bytes ||
                           rules.tier(tier).guarantee_bytes < before.tier(tier).guarantee_bytes;
@@ -145,7 +151,7 @@ void Simulation::OnDropped(uint32_t index, uint32_t nonces_below, const absl::St
   if (bytes.ok() && (last_receipt_.tenant != model_.life(index).name || last_receipt_.bytes() != *bytes ||
                      last_receipt_.unerased_blocks > 0))
     Wrong("the receipt of a drop tells something else");
-  model_.EndDrop(index, nonces_below, bytes.ok() && !dates_behind_, Now());
+  model_.EndDrop(index, nonces_below, bytes.ok(), Now());
   coverage_.Note(Situation::kDropped);
   // What a deletion promised is seen best when nothing but the promise is left.
   crash_next_ = bytes.ok() && plan_.weights[static_cast<size_t>(EventKind::kCrash)] > 0 && random_.Chance(30);
@@ -221,6 +227,7 @@ void Simulation::DoSettle() {
   if (findings_.any()) return;
   if (const std::string left = UnderWay(); !left.empty()) return Wrong("what is under way never ends:" + left);
   CheckMemoryAtRest();
+  if (plan_.large_blocks && random_.Chance(50)) ClaimNvmeGuarantee();
 }
 
 std::string Simulation::UnderWay() {
@@ -236,6 +243,8 @@ std::string Simulation::UnderWay() {
       {"writes", stats.writes_under_way},
       {"leases", stats.leased_blocks},
       {"memory", node_.memory().counts().pending},
+      // A guarantee is served once nothing is in its way, wherever the free bytes lie.
+      {"guarantees on nvme", !plan_.disk_lies() && stats.guarantee_waits[TierIndex(TierKind::kNvme)] ? 1 : 0},
       {"bytes being reclaimed", stats.reclaiming_bytes[TierIndex(TierKind::kDram)]},
   };
   std::string out;

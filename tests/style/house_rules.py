@@ -20,7 +20,8 @@ ANYTHING = None
 # Who may include whom, beside itself. Names without a slash are folders of daemon/.
 MAY_INCLUDE = {
     'process': ANYTHING,
-    'attach': {'engine', 'policy', 'block', 'base'},
+    'attach': {'engine', 'policy', 'token', 'block', 'base'},
+    'token': {'base'},
     'control': {'engine', 'policy', 'crds/', 'base'},
     'engine': {'policy', 'index', 'tier', 'block', 'base'},
     'policy': {'crds/', 'block', 'base'},
@@ -35,6 +36,8 @@ MAY_INCLUDE = {
     'kernels/': {'base'},
     'operator/kube': {'crds/', 'base'},
     'operator/reconcile': {'operator/kube', 'crds/', 'base'},
+    'operator/sync': {'operator/reconcile', 'operator/kube', 'crds/', 'base'},
+    'operator/process': ANYTHING,
     'client/': {'block', 'base'},
     'tools/': ANYTHING,
     'tests/': ANYTHING,
@@ -52,12 +55,14 @@ LIBRARY_HOMES = {
     'rocksdb/': ('daemon/tier/', 'tests/'),
     'prometheus/': ('daemon/telemetry/', 'tests/'),
     'yaml-cpp/': ('crds/', 'daemon/config/', 'tools/', 'tests/'),
-    'CLI/': ('daemon/process/', 'tools/'),
+    'CLI/': ('daemon/process/', 'operator/process/', 'tools/'),
     'cpprest/': ('operator/kube/',),
+    'openssl/': ('daemon/token/', 'operator/', 'tests/'),
     'pplx/': ('operator/kube/',),
     'absl/synchronization/': (),
 }
-LIMITS = ('daemon/base/limits.h', 'operator/kube/limits.h')  # of the daemon, of the operator
+LIMITS = ('daemon/base/limits.h', 'daemon/control/stream_limits.h', 'operator/kube/limits.h', 'operator/sync/limits.h',
+          'operator/process/limits.h')
 BANNED_NAME = re.compile(r'\b\w*?(?<![A-Z])(Manager|Helper|Utils?|Impl)(?![a-z])\w*')
 BANNED_FILE = re.compile(r'(^|[_-])(manager|helpers?|utils?|impl)(?=[_.-]|$)')
 BANNED_TEXT = re.compile(r'\b(TODO|FIXME|XXX|HACK)\b')

@@ -133,7 +133,11 @@ void DaemonProcess::WriteFiles() const {
   WriteFile(manifest_path(), options_.manifests.empty()
                                  ? TenantManifest("own", own, "32Mi", options_.nvme_size.empty() ? "" : "32Mi")
                                  : options_.manifests);
-  std::string config = absl::StrCat("runDir: run\npolicyDir: policy\ndram: {size: ", options_.dram_size, "}\n");
+  std::string config = absl::StrCat("runDir: run\ndram: {size: ", options_.dram_size, "}\n");
+  absl::StrAppend(&config,
+                  options_.policy_stream.empty()
+                      ? "policyDir: policy\n"
+                      : absl::StrCat("policyStream: {operator: \"", options_.policy_stream, "\", keepIn: kept}\n"));
   absl::StrAppend(&config, "metricsAddress: \"", options_.metrics_address, "\"\n");
   if (!options_.nvme_size.empty()) {
     absl::StrAppend(&config, "nvme: [{path: ", nvme_path(), ", size: ", options_.nvme_size, ", io: ", options_.nvme_io,
@@ -148,6 +152,10 @@ void DaemonProcess::Spawn(int ready_fd) {
   KV_CHECK(!running());
   const UniqueFd out = OpenForWriting(folder_ + "/out"), err = OpenForWriting(folder_ + "/log");
   std::vector<std::string> argv = {ProgramPath("kvartald"), "--config", config_path()};
+  if (!options_.node.empty()) {
+    argv.push_back("--node");
+    argv.push_back(options_.node);
+  }
   if (ready_fd >= 0) {
     argv.push_back("--ready-fd");
     argv.push_back(absl::StrCat(ready_fd));

@@ -40,6 +40,8 @@ struct DaemonOptions {
   std::string manifests;           // "": one tenant test/own of this user, 32Mi of DRAM and of NVMe
   std::vector<std::string> doors;  // names; sockets are <folder>/run/<name>.sock
   std::string metrics_address = "127.0.0.1:0";
+  std::string policy_stream;       // address of an operator: policy comes from there instead of the manifests
+  std::string node;                // name of this node; "": the host's
   std::string more_config;         // lines appended to the configuration
   std::function<void()> in_child;  // runs before the program starts: limits, environment
 };

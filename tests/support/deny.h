@@ -4,12 +4,15 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace kvartal::testing {
 
 // A seccomp filter on this thread, and on those it starts, that answers EPERM to the calls of io_uring.
 void DenyIoUring();
-// RLIMIT_MEMLOCK, and no capability to ignore it in a program this process starts.
+// The same for every call but those with these numbers.
+void AllowOnly(const std::vector<uint32_t>& calls);
+// RLIMIT_MEMLOCK, and no capability to ignore it, in this thread or in a program it starts.
 void LimitLockedMemory(uint64_t bytes);
 
 }  // namespace kvartal::testing

@@ -5,7 +5,6 @@
 #include <deque>
 #include <random>
 #include <utility>
-#include <vector>
 
 #include "daemon/base/check.h"
 #include "daemon/base/limits.h"
@@ -41,18 +40,6 @@ void Transfer(const BlockIo& io, std::byte* disk, uint64_t limit) {
   }
 }
 
-void FlipBit(const BlockIo& io, std::byte* disk, uint64_t bit) {
-  uint64_t at = bit / 8;
-  const std::byte mask{static_cast<unsigned char>(1u << (bit % 8))};
-  if (io.op == BlockIo::Op::kWrite) {
-    disk[io.offset + at] ^= mask;
-    return;
-  }
-  const int part = at < io.parts[0].iov_len ? 0 : 1;
-  if (part == 1) at -= io.parts[0].iov_len;
-  static_cast<std::byte*>(io.parts[part].iov_base)[at] ^= mask;
-}
-
 }  // namespace
 
 std::shared_ptr<FakeDisk> MakeFakeDisk(uint64_t size_bytes) {
@@ -63,202 +50,176 @@ std::shared_ptr<FakeDisk> MakeFakeDisk(uint64_t size_bytes) {
   return disk;
 }
 
-struct FakeBlockFile::State : public std::enable_shared_from_this<FakeBlockFile::State> {
-  State(std::shared_ptr<FakeDisk> opened, Executor* posted_to) : disk(std::move(opened)), executor(posted_to) {}
-
-  const std::shared_ptr<FakeDisk> disk;
-  Executor* const executor;
-  std::deque<BlockIo> ios;
-  std::vector<BlockIo> lost;
-  size_t queue_max = kDiskQueueMax;
-  size_t overdue = 0;
-  bool held = false;
-  bool fail_now = false;
-  bool reorder = false;
-  DiskFault next_fault = DiskFault::kNone;
-  int next_fault_count = 0;
-  DiskFaultRates rates;
-  std::mt19937_64 fault_random{1};
-  std::mt19937_64 order_random{1};
-  std::deque<std::pair<uint64_t, uint64_t>> recent;  // offset and bytes of the last writes
-  Counts counts;
-
-  void PostOne() {
-    executor->Post([state = shared_from_this()] { state->CompleteOne(); });
+// A disk without faults. Confined like the file over it. Invariant: transfers take effect in the order they came in.
+class FakeBlockFile::MemoryFile : public device::BlockFile {
+ public:
+  MemoryFile(std::shared_ptr<FakeDisk> disk, Executor* executor) : state_(std::make_shared<State>()) {
+    state_->disk = std::move(disk);
+    state_->executor = executor;
+    state_->disk->in_use = true;
+  }
+  ~MemoryFile() override {
+    for (State::Queued& queued : state_->ios) {
+      absl::Status status = state_->Perform(&queued);
+      state_->executor->Post(
+          [done = std::move(queued.io.done), status = std::move(status)]() mutable { done(std::move(status)); });
+    }
+    state_->ios.clear();
+    state_->disk->in_use = false;
   }
 
-  void CompleteOne() {
-    if (held || ios.empty()) return;
-    const size_t at = reorder ? order_random() % ios.size() : 0;
-    BlockIo io = std::move(ios[at]);
-    ios.erase(ios.begin() + static_cast<ptrdiff_t>(at));
-    const DiskFault fault = DrawFault();
-    if (fault != DiskFault::kNone) ++counts.faults;
-    if (fault == DiskFault::kNeverCompletes) {
-      lost.push_back(std::move(io));
-      return;
-    }
-    absl::Status status = Perform(&io, fault);
-    io.done(std::move(status));
+  uint64_t size_bytes() const override { return state_->disk->bytes.size(); }
+  bool direct_io() const override { return false; }
+  bool Submit(BlockIo io) override {
+    CheckShape(io, size_bytes());
+    CrashJournal* const journal = state_->disk->journal;
+    state_->ios.push_back({std::move(io), journal == nullptr ? 0 : journal->size()});
+    state_->PostOne();
+    return true;
   }
-
-  DiskFault DrawFault() {
-    if (next_fault_count > 0) {
-      --next_fault_count;
-      return next_fault;
-    }
-    uint64_t draw = fault_random() % 100;
-    const std::pair<uint32_t, DiskFault> chances[] = {{rates.io_error, DiskFault::kIoError},
-                                                      {rates.short_transfer, DiskFault::kShortTransfer},
-                                                      {rates.torn_write, DiskFault::kTornWrite},
-                                                      {rates.bit_flip, DiskFault::kBitFlip},
-                                                      {rates.never_completes, DiskFault::kNeverCompletes}};
-    for (const auto& [percent, fault] : chances) {
-      if (draw < percent) return fault;
-      draw -= percent;
-    }
-    return DiskFault::kNone;
-  }
-
-  absl::Status Perform(BlockIo* io, DiskFault fault) {
-    const bool write = io->op == BlockIo::Op::kWrite;
-    if (write && io->on_disk_thread != nullptr) KV_RETURN_IF_ERROR(io->on_disk_thread());
-    if (fault == DiskFault::kIoError) return absl::UnavailableError("the fake disk was told to fail (EIO)");
-    const uint64_t total = io->bytes();
-    const bool front_only = fault == DiskFault::kShortTransfer || (write && fault == DiskFault::kTornWrite);
-    const uint64_t moved = front_only ? fault_random() % (total / kSlotAlignBytes) * kSlotAlignBytes : total;
-    Transfer(*io, disk->bytes.data(), moved);
-    if (write) NoteWrite(io->offset, moved);
-    (write ? counts.writes : counts.reads) += 1;
-    (write ? counts.bytes_written : counts.bytes_read) += moved;
-    if (fault == DiskFault::kShortTransfer) return absl::UnavailableError("the fake disk was told to transfer less");
-    if (fault == DiskFault::kBitFlip) FlipBit(*io, disk->bytes.data(), fault_random() % (total * 8));
-    if (!write && io->on_disk_thread != nullptr) KV_RETURN_IF_ERROR(io->on_disk_thread());
+  absl::Status ReadNow(uint64_t offset, void* data, size_t bytes) override {
+    KV_RETURN_IF_ERROR(CheckNow(offset, bytes));
+    std::memcpy(data, state_->disk->bytes.data() + offset, bytes);
     return absl::OkStatus();
   }
-
-  void NoteWrite(uint64_t offset, uint64_t bytes) {
-    recent.emplace_back(offset, bytes);
-    if (recent.size() > kRecentWrites) recent.pop_front();
+  absl::Status WriteNow(uint64_t offset, const void* data, size_t bytes) override {
+    KV_RETURN_IF_ERROR(CheckNow(offset, bytes));
+    std::memcpy(state_->disk->bytes.data() + offset, data, bytes);
+    if (CrashJournal* const journal = state_->disk->journal; journal != nullptr) {
+      journal->NoteWrite(offset, {static_cast<const std::byte*>(data), bytes}, journal->size());
+    }
+    return absl::OkStatus();
   }
+  absl::Status Sync() override {
+    if (state_->disk->journal != nullptr) state_->disk->journal->NoteDiskSync();
+    return absl::OkStatus();
+  }
+  size_t Pending() const override { return state_->ios.size(); }
+  bool Withdraw(DomainId owner, uint64_t offset) override {
+    const auto found = std::find_if(state_->ios.begin(), state_->ios.end(), [&](const State::Queued& queued) {
+      return MayBeWithdrawn(queued.io, owner, offset);
+    });
+    if (found == state_->ios.end()) return false;
+    state_->ios.erase(found);
+    return true;
+  }
+
+  void Hold() { state_->held = true; }
+  void Release() {
+    state_->held = false;
+    for (size_t i = 0; i < state_->ios.size(); ++i) state_->PostOne();
+  }
+  void CutPower() { state_->ios.clear(); }
+  void Kill(uint64_t seed) {
+    std::mt19937_64 random(seed);
+    for (State::Queued& queued : state_->ios) {
+      if (queued.io.op != BlockIo::Op::kWrite || random() % 3 == 0) continue;
+      const uint64_t pages = queued.io.bytes() / kSlotAlignBytes;
+      // What it comes to is told to nobody.
+      (void)state_->Perform(&queued, (random() % 2 == 0 ? pages : random() % pages) * kSlotAlignBytes);
+    }
+    CutPower();
+  }
+  void LoseRecentWrites(uint64_t seed) {
+    std::mt19937_64 random(seed);
+    for (const auto& [offset, bytes] : state_->recent) {
+      for (uint64_t at = offset; at < offset + bytes; at += kSlotAlignBytes) {
+        if (random() % 3 == 0) std::memset(state_->disk->bytes.data() + at, 0xAA, kSlotAlignBytes);
+      }
+    }
+  }
+  const Counts& counts() const { return state_->counts; }
+  FakeDisk& disk() { return *state_->disk; }
+
+ private:
+  // Posted completions hold it weakly: they may come after the file is gone.
+  struct State : public std::enable_shared_from_this<State> {
+    struct Queued {
+      BlockIo io;
+      size_t submitted_at;  // in the journal
+    };
+
+    std::shared_ptr<FakeDisk> disk;
+    Executor* executor = nullptr;
+    std::deque<Queued> ios;
+    bool held = false;
+    std::deque<std::pair<uint64_t, uint64_t>> recent;  // offset and bytes of the last writes
+    Counts counts;
+
+    void PostOne() {
+      executor->Post([weak = weak_from_this()] {
+        if (const std::shared_ptr<State> state = weak.lock()) state->CompleteOne();
+      });
+    }
+
+    void CompleteOne() {
+      if (held || ios.empty()) return;
+      Queued queued = std::move(ios.front());
+      ios.pop_front();
+      absl::Status status = Perform(&queued);
+      queued.io.done(std::move(status));
+    }
+
+    absl::Status Perform(Queued* queued, uint64_t bytes_max = UINT64_MAX) {
+      BlockIo& io = queued->io;
+      const bool write = io.op == BlockIo::Op::kWrite;
+      if (write && io.on_disk_thread != nullptr) KV_RETURN_IF_ERROR(io.on_disk_thread());
+      const uint64_t moved = std::min(io.bytes(), bytes_max);
+      Transfer(io, disk->bytes.data(), moved);
+      if (write) NoteWrite(io.offset, moved, queued->submitted_at);
+      (write ? counts.writes : counts.reads) += 1;
+      (write ? counts.bytes_written : counts.bytes_read) += moved;
+      if (!write && io.on_disk_thread != nullptr) return io.on_disk_thread();
+      return absl::OkStatus();
+    }
+
+    void NoteWrite(uint64_t offset, uint64_t bytes, size_t submitted_at) {
+      recent.emplace_back(offset, bytes);
+      if (recent.size() > kRecentWrites) recent.pop_front();
+      if (disk->journal != nullptr)
+        disk->journal->NoteWrite(offset, {disk->bytes.data() + offset, bytes}, submitted_at);
+    }
+  };
 
   absl::Status CheckNow(uint64_t offset, size_t bytes) const {
-    if (fail_now) return absl::UnavailableError("the fake disk was told to fail (EIO)");
     KV_CHECK(offset % kSlotAlignBytes == 0 && bytes % kSlotAlignBytes == 0);
-    if (offset + bytes > disk->bytes.size()) return absl::OutOfRangeError("past the end of the fake disk");
+    if (offset + bytes > size_bytes()) return absl::OutOfRangeError("past the end of the fake disk");
     return absl::OkStatus();
   }
+
+  const std::shared_ptr<State> state_;
 };
 
-FakeBlockFile::FakeBlockFile(std::shared_ptr<FakeDisk> disk, Executor* executor)
-    : state_(std::make_shared<State>(std::move(disk), executor)) {
-  state_->disk->in_use = true;
-}
+FakeBlockFile::FakeBlockFile(std::unique_ptr<MemoryFile> memory, Executor* executor)
+    : FaultyBlockFile(std::move(memory), executor), memory_(static_cast<MemoryFile*>(file())) {}
 
 FakeBlockFile::FakeBlockFile(uint64_t size_bytes, Executor* executor)
-    : FakeBlockFile(MakeFakeDisk(size_bytes), executor) {}
+    : FakeBlockFile(std::make_unique<MemoryFile>(MakeFakeDisk(size_bytes), executor), executor) {}
 
 absl::StatusOr<std::unique_ptr<FakeBlockFile>> FakeBlockFile::Open(std::shared_ptr<FakeDisk> disk, Executor* executor) {
   if (disk->in_use) return absl::FailedPreconditionError("the fake disk is in use");
-  return std::unique_ptr<FakeBlockFile>(new FakeBlockFile(std::move(disk), executor));
+  auto memory = std::make_unique<MemoryFile>(std::move(disk), executor);
+  return std::unique_ptr<FakeBlockFile>(new FakeBlockFile(std::move(memory), executor));
 }
 
-FakeBlockFile::~FakeBlockFile() {
-  for (BlockIo& io : state_->ios) {
-    absl::Status status = state_->Perform(&io, DiskFault::kNone);
-    state_->executor->Post(
-        [done = std::move(io.done), status = std::move(status)]() mutable { done(std::move(status)); });
-  }
-  state_->ios.clear();
-  state_->disk->in_use = false;
-}
-
-uint64_t FakeBlockFile::size_bytes() const { return state_->disk->bytes.size(); }
-
-bool FakeBlockFile::Submit(BlockIo io) {
-  CheckShape(io, size_bytes());
-  if (Pending() >= state_->queue_max) return false;
-  state_->ios.push_back(std::move(io));
-  state_->PostOne();
-  return true;
-}
-
-absl::Status FakeBlockFile::ReadNow(uint64_t offset, void* data, size_t bytes) {
-  KV_RETURN_IF_ERROR(state_->CheckNow(offset, bytes));
-  std::memcpy(data, state_->disk->bytes.data() + offset, bytes);
-  return absl::OkStatus();
-}
-
-absl::Status FakeBlockFile::WriteNow(uint64_t offset, const void* data, size_t bytes) {
-  KV_RETURN_IF_ERROR(state_->CheckNow(offset, bytes));
-  std::memcpy(state_->disk->bytes.data() + offset, data, bytes);
-  return absl::OkStatus();
-}
-
-absl::Status FakeBlockFile::Sync() { return state_->CheckNow(0, 0); }
-
-size_t FakeBlockFile::Pending() const { return state_->ios.size() + state_->lost.size(); }
-
-size_t FakeBlockFile::Overdue() const { return state_->overdue; }
-
-void FakeBlockFile::SetOverdue(size_t count) { state_->overdue = count; }
-
-void FakeBlockFile::FaultNext(DiskFault fault, int count) {
-  state_->next_fault = fault;
-  state_->next_fault_count = count;
-}
-
-void FakeBlockFile::SetFaultRates(const DiskFaultRates& rates, uint64_t seed) {
-  state_->rates = rates;
-  state_->fault_random.seed(seed);
-}
-
-void FakeBlockFile::SetReorder(bool reorder, uint64_t seed) {
-  state_->reorder = reorder;
-  state_->order_random.seed(seed);
-}
-
-void FakeBlockFile::FailNow(bool fail) { state_->fail_now = fail; }
-void FakeBlockFile::Hold() { state_->held = true; }
-
-void FakeBlockFile::Release() {
-  state_->held = false;
-  for (size_t i = 0; i < state_->ios.size(); ++i) state_->PostOne();
-}
-
-void FakeBlockFile::SetQueueMax(size_t count) { state_->queue_max = count == 0 ? kDiskQueueMax : count; }
-
-void FakeBlockFile::FailLost() {
-  std::vector<BlockIo> lost = std::exchange(state_->lost, {});
-  for (BlockIo& io : lost) io.done(absl::UnavailableError("the fake disk lost this transfer"));
-}
+void FakeBlockFile::Hold() { memory_->Hold(); }
+void FakeBlockFile::Release() { memory_->Release(); }
 
 void FakeBlockFile::CutPower() {
-  state_->ios.clear();
-  state_->lost.clear();
+  Forget();
+  memory_->CutPower();
 }
 
 void FakeBlockFile::Kill(uint64_t seed) {
-  std::mt19937_64 random(seed);
-  for (BlockIo& io : state_->ios) {
-    if (io.op != BlockIo::Op::kWrite || random() % 3 == 0) continue;
-    // What it comes to is told to nobody.
-    (void)state_->Perform(&io, random() % 2 == 0 ? DiskFault::kNone : DiskFault::kTornWrite);
-  }
-  CutPower();
+  Forget();
+  memory_->Kill(seed);
 }
 
-void FakeBlockFile::LoseRecentWrites(uint64_t seed) {
-  std::mt19937_64 random(seed);
-  for (const auto& [offset, bytes] : state_->recent) {
-    for (uint64_t at = offset; at < offset + bytes; at += kSlotAlignBytes) {
-      if (random() % 3 == 0) std::memset(state_->disk->bytes.data() + at, 0xAA, kSlotAlignBytes);
-    }
-  }
+void FakeBlockFile::LoseRecentWrites(uint64_t seed) { memory_->LoseRecentWrites(seed); }
+FakeBlockFile::Counts FakeBlockFile::counts() const { return memory_->counts(); }
+std::span<std::byte> FakeBlockFile::bytes() {
+  Mapping& bytes = memory_->disk().bytes;
+  return {bytes.data(), bytes.size()};
 }
-
-FakeBlockFile::Counts FakeBlockFile::counts() const { return state_->counts; }
-
-std::span<std::byte> FakeBlockFile::bytes() { return {state_->disk->bytes.data(), state_->disk->bytes.size()}; }
 
 }  // namespace kvartal::testing

@@ -50,6 +50,15 @@ struct FakeCatalog::State : public std::enable_shared_from_this<FakeCatalog::Sta
     operation(*this);
   }
 
+  void Change(CrashJournal::CatalogChange change) {
+    change(*disk);
+    if (disk->journal != nullptr) disk->journal->NoteCatalog(std::move(change));
+  }
+
+  void NoteSync() {
+    if (disk->journal != nullptr && write_status.ok()) disk->journal->NoteCatalogSync();
+  }
+
   bool Covered(const BlockHeader& header) const {
     const auto tombstone = disk->tombstones.find(header.identity.owner);
     return tombstone != disk->tombstones.end() && header.first_commit_ms < tombstone->second;
@@ -73,10 +82,11 @@ FakeCatalog::FakeCatalog(Executor* executor) : FakeCatalog(executor, std::make_s
 FakeCatalog::FakeCatalog(Executor* executor, std::shared_ptr<CatalogDisk> disk) : state_(std::make_shared<State>()) {
   state_->executor = executor;
   state_->was_empty = !disk->exists;
-  disk->exists = true;
   state_->kept_time_ms = disk->kept_time_ms;
   for (const auto& [id, erasure] : disk->erasures) state_->open_erasures.push_back(erasure);
   state_->disk = std::move(disk);
+  state_->Change([](CatalogDisk& opened) { opened.exists = true; });
+  state_->NoteSync();
 }
 
 FakeCatalog::~FakeCatalog() = default;
@@ -88,7 +98,12 @@ bool FakeCatalog::Put(const CatalogRecord& record, absl::AnyInvocable<void(absl:
   state_->Enqueue([record, done = std::move(done)](State& state) mutable {
     --state.puts_under_way;
     ++state.counts.puts;
-    if (state.write_status.ok()) state.disk->records[record.slot.value()] = record.header;
+    if (state.write_status.ok()) {
+      state.Change([record](CatalogDisk& disk) {
+        disk.records[record.slot.value()] = record.header;
+        disk.KeepTime(std::max(record.header.first_commit_ms, record.header.last_access_ms));
+      });
+    }
     done(state.write_status);
   });
   return true;
@@ -101,17 +116,21 @@ bool FakeCatalog::Refresh(SlotId slot, const tier::RecordTimes& times) {
   state_->Enqueue([slot, times](State& state) {
     --state.puts_under_way;
     ++state.counts.refreshes;
-    auto record = state.disk->records.find(slot.value());
-    if (!state.write_status.ok() || record == state.disk->records.end()) return;
-    record->second.last_access_ms = times.last_access_ms;
-    record->second.pinned_until_s = times.pinned_until_s;
+    if (!state.write_status.ok()) return;
+    state.Change([slot, times](CatalogDisk& disk) {
+      const auto record = disk.records.find(slot.value());
+      if (record == disk.records.end()) return;
+      disk.KeepTime(times.last_access_ms);
+      record->second.last_access_ms = times.last_access_ms;
+      record->second.pinned_until_s = times.pinned_until_s;
+    });
   });
   return true;
 }
 
 void FakeCatalog::KeepTime(int64_t wall_ms) {
   state_->Enqueue([wall_ms](State& state) {
-    if (state.write_status.ok()) state.disk->kept_time_ms = wall_ms;
+    if (state.write_status.ok()) state.Change([wall_ms](CatalogDisk& disk) { disk.KeepTime(wall_ms); });
   });
 }
 
@@ -119,9 +138,10 @@ int64_t FakeCatalog::kept_time_ms() const { return state_->kept_time_ms; }
 
 void FakeCatalog::Delete(SlotId slot) {
   KV_CHECK(slot.valid());
+  if (state_->disk->journal != nullptr) state_->disk->journal->NoteForgotten(slot);
   state_->Enqueue([slot](State& state) {
     ++state.counts.deletes;
-    state.disk->records.erase(slot.value());
+    state.Change([slot](CatalogDisk& disk) { disk.records.erase(slot.value()); });
   });
 }
 
@@ -130,22 +150,25 @@ void FakeCatalog::PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms
   state_->Enqueue([owner, before_wall_ms, done = std::move(done)](State& state) mutable {
     ++state.counts.tombstones;
     if (state.write_status.ok()) {
-      int64_t& before = state.disk->tombstones[owner];
-      before = std::max(before, before_wall_ms);
+      state.Change([owner, before_wall_ms](CatalogDisk& disk) {
+        int64_t& before = disk.tombstones[owner];
+        before = std::max(before, before_wall_ms);
+      });
     }
+    state.NoteSync();
     done(state.write_status);
   });
 }
 
 void FakeCatalog::PutErasure(const tier::ErasureRecord& record) {
   state_->Enqueue([record](State& state) {
-    if (state.write_status.ok()) state.disk->erasures[record.id] = record;
+    if (state.write_status.ok()) state.Change([record](CatalogDisk& disk) { disk.erasures[record.id] = record; });
   });
 }
 
 void FakeCatalog::EndErasure(uint64_t id) {
   state_->Enqueue([id](State& state) {
-    if (state.write_status.ok()) state.disk->erasures.erase(id);
+    if (state.write_status.ok()) state.Change([id](CatalogDisk& disk) { disk.erasures.erase(id); });
   });
 }
 
@@ -172,6 +195,7 @@ void FakeCatalog::Load(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batc
 void FakeCatalog::Flush(absl::AnyInvocable<void(absl::Status)> done) {
   state_->Enqueue([done = std::move(done)](State& state) mutable {
     ++state.counts.flushes;
+    state.NoteSync();
     done(state.write_status);
   });
 }

@@ -3,6 +3,7 @@
 // destroyed never happens: destroying it is kill -9.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -10,6 +11,7 @@
 
 #include "daemon/base/event_loop.h"
 #include "daemon/tier/nvme_catalog.h"
+#include "tests/support/crash_journal.h"
 
 namespace kvartal::testing {
 
@@ -19,7 +21,9 @@ struct CatalogDisk {
   std::map<tier::OwnerUidHash, int64_t> tombstones;
   std::map<uint64_t, tier::ErasureRecord> erasures;  // by id
   int64_t kept_time_ms = 0;
-  bool exists = false;  // false: the next catalog says was_empty()
+  void KeepTime(int64_t wall_ms) { kept_time_ms = std::max(kept_time_ms, wall_ms); }
+  bool exists = false;              // false: the next catalog says was_empty()
+  CrashJournal* journal = nullptr;  // hears of every change and sync; outlives the disk
 };
 
 class FakeCatalog : public tier::NvmeCatalog {

@@ -252,7 +252,9 @@ void ScriptedServer::Handle(int fd, const Request& request) {
   Fill(request, &answer);
   const Fate fate = script_ ? script_(request, &answer) : Fate::kSend;
   if (fate == Fate::kDie) return Drop(fd);
-  if (request.has_detach() || request.has_release() || request.has_grant_ack() || fate == Fate::kDrop) return;
+  const bool ahead = request.has_load() && request.request_id() == 0;
+  const bool silent = ahead || request.has_detach() || request.has_release() || request.has_grant_ack();
+  if (silent || fate == Fate::kDrop) return;
   if (fate == Fate::kHold) {
     held_.emplace_back(fd, answer.SerializeAsString());
     return;

@@ -36,6 +36,14 @@ struct LookupOptions {
 };
 absl::StatusOr<Report> RunLookup(const Common& common, const LookupOptions& options);
 
+// What the vLLM connector adds to a scheduler's step with no hit, and what the SGLang backend adds to a copy; in Python
+// from scripts/python_env.
+struct ConnectorOptions {
+  int rounds = 9;
+  uint32_t requests = 400;  // a round and length of prompt
+};
+absl::StatusOr<Report> RunConnector(const Common& common, const ConnectorOptions& options);
+
 // The prefix index alone, in this process.
 struct IndexOptions {
   uint64_t entries = 10'000'000;
@@ -92,9 +100,12 @@ struct NvmeOptions {
   uint64_t round_mib = 512;  // stored or loaded a round
   int rounds = 5;
   int io_threads = 8;
-  std::string io = "auto";  // auto | uring | pool: how the daemon does its I/O
+  std::string io = "auto";   // auto | uring | pool: how the daemon does its I/O
+  uint64_t restore_gib = 0;  // instead: restored through both stages, all rounds together
 };
 absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options);
+// From NVMe through the cache into memory of the client's own, against the slower of both stages.
+absl::StatusOr<Report> RunRestore(const Common& common, const NvmeOptions& options);
 
 // A client with touched reservations is SIGKILLed.
 struct ReclaimOptions {
@@ -133,8 +144,18 @@ struct RestartOptions {
   uint64_t seed = 0;  // 0: from the clock; printed either way
   uint64_t block_kib = 64;
   bool inject_loss = false;  // the disk is emptied before the last start: the positive control of `lost_durable`
+  uint64_t entries = 0;      // not 0: starts on a catalog of so many records instead
 };
 absl::StatusOr<Report> RunRestart(const Common& common, const RestartOptions& options);
+absl::StatusOr<Report> RunRestartEntries(const Common& common, const RestartOptions& options);
+
+// Tenants of every kind at work for a long time on a disk that fails: nothing grows, no byte is wrong.
+struct SoakOptions {
+  double minutes = 10;
+  uint64_t seed = 1;
+  uint64_t block_kib = 64;
+};
+absl::StatusOr<Report> RunSoak(const Common& common, const SoakOptions& options);
 
 // Idle TTLs of a few seconds: nothing is served after its time, every byte comes back, nobody else notices.
 struct TtlOptions {
@@ -149,6 +170,13 @@ struct FootprintOptions {
   uint64_t nvme_mib = 4096;
 };
 absl::StatusOr<Report> RunFootprint(const Common& common, const FootprintOptions& options);
+
+// One operator on a real API server, and simulated nodes: from an edit to the answer of every node.
+struct FleetOptions {
+  uint32_t nodes = 5000, policies = 10000, pools = 25, edits = 50;
+  bool outage = false;  // the operator is killed and comes back
+};
+absl::StatusOr<Report> RunFleet(const FleetOptions& options);
 
 // Three tenants, three processes, three uids, one real trace. Prints a table and what it shows.
 struct DemoOptions {

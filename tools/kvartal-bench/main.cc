@@ -45,6 +45,7 @@ class CommandLine {
     AddQuota();
     AddDeaths();
     AddTime();
+    AddFleet();
     AddDemo();
     AddInner();
   }
@@ -106,6 +107,13 @@ class CommandLine {
     lookup->add_option("--blocks", lookup_.blocks, "resident blocks")->capture_default_str();
     lookup->add_option("--block-kib", lookup_.block_kib)->check(CLI::Range(4, 32768))->capture_default_str();
     lookup->add_option("--rounds", lookup_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
+    CLI::App* const connector =
+        Subcommand("connector", "what the vLLM connector adds to a scheduler's step with no hit",
+                   [this] { return RunConnector(common_, connector_); });
+    connector->add_option("--rounds", connector_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
+    connector->add_option("--requests", connector_.requests, "a round and length of prompt")
+        ->check(CLI::Range(4, 1'000'000))
+        ->capture_default_str();
     CLI::App* const index =
         Subcommand("index", "the prefix index alone, in this process", [this] { return RunIndex(index_); });
     index->add_option("--entries", index_.entries)->capture_default_str();
@@ -172,12 +180,16 @@ class CommandLine {
   }
 
   void AddDisk() {
-    CLI::App* const nvme = Subcommand("nvme", "write-through and loads of the NVMe tier against fio",
-                                      [this] { return RunNvme(common_, nvme_); });
+    CLI::App* const nvme = Subcommand("nvme", "write-through and loads of the NVMe tier against fio", [this] {
+      return nvme_.restore_gib > 0 ? RunRestore(common_, nvme_) : RunNvme(common_, nvme_);
+    });
     nvme->add_option("--block-kib", nvme_.block_kib, "sizes, separated by commas")
         ->delimiter(',')
         ->check(CLI::Range(4, 32768))
         ->capture_default_str();
+    nvme->add_option("--restore-gib", nvme_.restore_gib,
+                     "instead: so much into memory of the client's own, against the slower stage")
+        ->check(CLI::Range(1, 64));
     nvme->add_option("--round-mib", nvme_.round_mib, "stored or loaded a round")->capture_default_str();
     nvme->add_option("--rounds", nvme_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
     nvme->add_option("--io-threads", nvme_.io_threads, "transfers at the disk at once: the daemon's, and fio's depth")
@@ -202,12 +214,20 @@ class CommandLine {
     reclaim->add_option("--runs", reclaim_.runs)->check(CLI::Range(1, 10000))->capture_default_str();
     reclaim->add_option("--reserve-mib", reclaim_.reserve_mib)->capture_default_str();
     reclaim->add_flag("--inject-commit", reclaim_.inject_commit, "commit one block: visible_unfinished must not be 0");
-    CLI::App* const restart = Subcommand("restart", "the daemon is ended under load and started again",
-                                         [this] { return RunRestart(common_, restart_); });
+    CLI::App* const restart = Subcommand("restart", "the daemon is ended under load and started again", [this] {
+      return restart_.entries == 0 ? RunRestart(common_, restart_) : RunRestartEntries(common_, restart_);
+    });
     restart->add_flag("--kill", restart_.kill, "by SIGKILL (default: SIGTERM)");
     restart->add_option("--loops", restart_.loops)->check(CLI::Range(1, 10000))->capture_default_str();
     restart->add_flag("--inject-loss", restart_.inject_loss, "empty the disk once: lost_durable must not be 0");
     restart->add_option("--seed", restart_.seed, "0: from the clock; printed either way");
+    restart->add_option("--entries", restart_.entries, "instead: three starts on a catalog of so many records")
+        ->check(CLI::Range(1'000, 100'000'000));
+    CLI::App* const soak = Subcommand("soak", "mixed tenants on a disk that fails, for a long time: nothing may grow",
+                                      [this] { return RunSoak(common_, soak_); });
+    soak->add_option("--minutes", soak_.minutes)->check(CLI::Range(0.1, 10'000.0))->capture_default_str();
+    soak->add_option("--seed", soak_.seed)->capture_default_str();
+    soak->add_option("--block-kib", soak_.block_kib)->check(CLI::Range(4, 1024))->capture_default_str();
   }
 
   void AddTime() {
@@ -215,6 +235,18 @@ class CommandLine {
                                      [this] { return RunTtl(common_, ttl_); });
     ttl->add_option("--blocks", ttl_.blocks)->check(CLI::Range(1000, 10'000'000))->capture_default_str();
     ttl->add_flag("--inject", ttl_.inject, "longer TTLs than told: served_after_expiry must not be 0");
+  }
+
+  void AddFleet() {
+    CLI::App* const fleet = Subcommand("fleet", "one operator on a real API server, and thousands of simulated nodes",
+                                       [this] { return RunFleet(fleet_); });
+    fleet->add_option("--nodes", fleet_.nodes)->check(CLI::Range(1, 20000))->capture_default_str();
+    fleet->add_option("--policies", fleet_.policies)->check(CLI::Range(1, 20000))->capture_default_str();
+    fleet->add_option("--pools", fleet_.pools, "each has a part of both")
+        ->check(CLI::Range(1, 1000))
+        ->capture_default_str();
+    fleet->add_option("--edits", fleet_.edits)->check(CLI::Range(1, 1000))->capture_default_str();
+    fleet->add_flag("--outage", fleet_.outage, "kill the operator, and look at how nodes come back");
   }
 
   void AddDemo() {
@@ -258,6 +290,7 @@ class CommandLine {
   Run0 run_;
   ReplayOptions replay_;
   LookupOptions lookup_;
+  ConnectorOptions connector_;
   IndexOptions index_;
   EngineBenchOptions engine_;
   Fp8Options fp8_;
@@ -269,8 +302,10 @@ class CommandLine {
   QuotaOptions quota_;
   ReclaimOptions reclaim_;
   RestartOptions restart_;
+  SoakOptions soak_;
   TtlOptions ttl_;
   FootprintOptions footprint_;
+  FleetOptions fleet_;
   DemoOptions demo_;
   ReclaimVictimOptions victim_;
   DemoClientOptions demo_client_;

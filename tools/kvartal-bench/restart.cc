@@ -36,7 +36,10 @@ constexpr uint64_t kStillChains = 32;  // of the tenant that stores once and nev
 constexpr const char* kLoadTenant = "load";
 constexpr const char* kStillTenant = "still";
 constexpr int64_t kFirstHitTimeoutMs = 60'000;
-constexpr uint64_t kCompareOneIn = 4;  // old chains whose bytes are compared; all are looked up, new ones compared
+// Old chains whose bytes are compared after a start, others each time: one in so many, and so many at most. All are
+// looked up, new ones compared.
+constexpr uint64_t kCompareOneIn = 4;
+constexpr uint64_t kComparedChainsMax = 512;
 
 class RestartRun {
  public:
@@ -176,9 +179,11 @@ class RestartRun {
   }
 
   absl::Status CheckDurable(BenchClient* client) {
+    ++starts_;
+    const uint64_t one_in = std::max(kCompareOneIn, new_chains_from_ / kComparedChainsMax);
     for (const auto& [chain, depths] : durable_) {
       const std::vector<BlockKey> keys = RestartChain(chain);
-      if (chain >= new_chains_from_ || chain % kCompareOneIn == 0) {
+      if (chain >= new_chains_from_ || (chain + starts_) % one_in == 0) {
         KV_ASSIGN_OR_RETURN(Found all, client->Lookup(keys));
         KV_ASSIGN_OR_RETURN(const Compared compared, LoadAndCompare(client, keys, std::move(all)));
         compared_bytes_ += compared.bytes;
@@ -202,6 +207,7 @@ class RestartRun {
   std::mt19937_64 random_;
   uint64_t next_chain_ = 0;
   uint64_t new_chains_from_ = 0;
+  uint64_t starts_ = 0;
   std::map<uint64_t, std::set<uint32_t>> durable_;  // chain -> depths
   uint64_t stored_ = 0, checks_ = 0, lost_ = 0, compared_bytes_ = 0, wrong_bytes_ = 0;
   std::string still_tenant_;

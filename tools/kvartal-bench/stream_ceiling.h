@@ -3,7 +3,9 @@
 // Confined to the thread that uses it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 #include "daemon/base/mapping.h"
@@ -19,6 +21,8 @@ class StreamCeiling {
   static absl::StatusOr<StreamCeiling> Create(uint64_t bytes);
   // Bytes a second of O_DIRECT writes through one ring, nothing hashed. `job.engine` does not matter.
   absl::StatusOr<double> Write(const FioJob& job) const;
+
+  std::span<const std::byte> memory() const { return {memory_.data(), memory_.size()}; }
 
  private:
   StreamCeiling(UniqueFd fd, Mapping memory) : fd_(std::move(fd)), memory_(std::move(memory)) {}

@@ -86,7 +86,7 @@ size_t TraceClient::LoadBehind(size_t in_place, std::vector<engine::Hold>* holds
   auto answer = std::make_shared<std::optional<engine::CacheEngine::LoadResult>>();
   // Places that come when nobody waits for them any more are given back at once.
   auto given_up = std::make_shared<bool>(false);
-  node_->engine().Load(ns_, std::move(entries),
+  node_->engine().Load({.ns = ns_, .entries = std::move(entries)},
                        [node = node_, answer, given_up](engine::CacheEngine::LoadResult result) {
                          if (*given_up) {
                            for (const engine::BlockPlace& place : result.places) {

@@ -1,7 +1,7 @@
 """The KV cache of this node: a client of kvartald over libkvartal.
 
-`kvartal.Client` is what everything else stands on. `kvartal.vllm` holds the connector for vLLM and imports vLLM;
-this package itself needs numpy alone.
+`kvartal.Client` is what everything else stands on. `kvartal.vllm` holds the connector for vLLM and imports vLLM,
+`kvartal.sglang` the storage backend for SGLang and imports SGLang; this package itself needs numpy alone.
 """
 from kvartal.client import Client, Lease, Namespace, Outcome, Slots, Status
 

@@ -17,7 +17,7 @@ class Options(ctypes.Structure):
     """kv_options"""
 
     _fields_ = [('struct_size', c_size_t), ('socket_path', c_char_p), ('client_name', c_char_p),
-                ('join_group', c_char_p), ('deadline_ms', c_uint32)]
+                ('join_group', c_char_p), ('deadline_ms', c_uint32), ('token_path', c_char_p)]
 
 
 class Layout(ctypes.Structure):
@@ -68,6 +68,7 @@ _FUNCTIONS = {
     'kv_lease_id': (c_uint64, [_LEASE]),
     'kv_borrow': (c_int, [_CLIENT, c_uint32, c_uint64, c_uint32, c_uint32, _OUT_POINTER, c_uint32]),
     'kv_load': (c_int, [_CLIENT, _LEASE, c_uint32, c_uint32, _OUT_U32, c_uint32]),
+    'kv_prefetch': (c_int, [_CLIENT, _LEASE, c_uint32, c_uint32]),
     'kv_block_valid': (c_int, [_LEASE, c_uint32]),
     'kv_release': (None, [_CLIENT, _LEASE, c_uint32]),
     'kv_pin': (c_int, [_CLIENT, _LEASE, c_uint64, c_uint32]),

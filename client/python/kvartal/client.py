@@ -108,17 +108,19 @@ class Client:
 
     socket: path of the daemon's socket; None: $KVARTAL_SOCKET, else /run/kvartal/kvartal.sock.
     name: for the daemon's log. group: 16 bytes of another client's `group`, to be one engine with it.
-    deadline_ms: how long attaching may take. No daemon, or one that denies this process, raises nothing: every call is
-    a miss until that has changed.
+    deadline_ms: how long attaching may take. token_file: of the pod's ServiceAccount token, read at every attach and
+    renewed from before it expires; None: $KVARTAL_TOKEN_FILE, else none.
+    No daemon, or one that denies this process, raises nothing: every call is a miss until that has changed.
     """
 
     def __init__(self, socket: str | None = None, name: str | None = None, group: bytes | None = None,
-                 deadline_ms: int = 0):
+                 deadline_ms: int = 0, token_file: str | None = None):
         if group is not None and len(group) != _abi.GROUP_BYTES:
             raise ValueError(f'a group has {_abi.GROUP_BYTES} bytes, not {len(group)}')
         self._turn = threading.RLock()
         self._options = _abi.Options(ctypes.sizeof(_abi.Options), socket.encode() if socket else None,
-                                     name.encode()[:128] if name else None, group, deadline_ms)
+                                     name.encode()[:128] if name else None, group, deadline_ms,
+                                     token_file.encode() if token_file else None)
         self._handle: _Handle | None = None
         self._closed = False
         self._attach_at = 0.0
@@ -314,6 +316,7 @@ class Lease:
         self._namespace = namespace
         self._pointer = pointer
         self.blocks = blocks
+        self._front = blocks.start  # the first that is not given back
         self.request = request  #: the number to pass to `Client.reserve` for the rest of this chain
         self.id: int = lib.kv_lease_id(pointer) if pointer else 0  #: what another process borrows it by
 
@@ -384,6 +387,16 @@ class Lease:
         with self._client._turn:
             return self._client._note(lib.kv_pin(self._handle.pointer, self._pointer, until_wall_ms,
                                                  deadline_ms)) == Status.OK
+
+    def release_front(self, place: int) -> None:
+        """Gives back the blocks before that place of the chain, but for the last one: room to load more of a chain that
+        is longer than the tenant may hold in memory. Of what `borrow` gave nothing is given back."""
+        count = min(place, self.blocks.stop - 1) - self._front
+        if not self._pointer or self._handle is None or count < 1:
+            return
+        self._front += count
+        with self._client._turn:
+            lib.kv_release(self._handle.pointer, self._pointer, count)
 
     def release(self) -> None:
         """Gives the lease back. May be called twice. Arrays stay readable, but are no longer the block's."""

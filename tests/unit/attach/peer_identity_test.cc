@@ -23,11 +23,20 @@ std::shared_ptr<const policy::PolicyTable> Policy() {
   policy::TenantRules green;
   green.name = "team/green";
   green.sockets = {"green"};
+  green.service_accounts = {"team/vllm", "team/sglang"};
   return policy::PolicyTable::FromRules({red, blue, green}, {});
 }
 
-Attestation By(uint32_t uid, std::string_view door, bool attest_uid = true) {
-  return Attest(*Policy(), {.uid = uid, .gid = 0, .pid = 1}, door, attest_uid);
+Attestation By(uint32_t uid, const std::string& door, bool attest_uid = true) {
+  return Attest(*Policy(), {{.uid = uid, .gid = 0, .pid = 1}, door, std::nullopt}, {attest_uid, false});
+}
+
+Attestation ByToken(const std::string& ns, const std::string& account, uint32_t uid = 9, const std::string& door = "") {
+  token::PodClaims pod;
+  pod.ns = ns;
+  pod.service_account = account;
+  pod.pod_name = "chat-0";
+  return Attest(*Policy(), {{.uid = uid, .gid = 0, .pid = 1}, door, pod}, {true, true});
 }
 
 TEST(PeerIdentityTest, TheSharedDoorVouchesByUid) {
@@ -58,6 +67,30 @@ TEST(PeerIdentityTest, AttestorsThatDisagreeVouchForNobody) {
 
 TEST(PeerIdentityTest, TheSharedDoorNeedsTheUidAttestor) {
   EXPECT_EQ(By(1001, "", false).denial, DenialReason::kNoAttestor);
+}
+
+TEST(PeerIdentityTest, AVerifiedTokenVouchesForTheServiceAccountOfItsNamespace) {
+  EXPECT_EQ(ByToken("team", "vllm").tenant, "team/green");
+  EXPECT_EQ(ByToken("team", "vllm").attestor, "k8s-token");
+  EXPECT_EQ(ByToken("other", "vllm").denial, DenialReason::kUnknownServiceAccount) << "another namespace's vllm";
+  EXPECT_EQ(ByToken("team", "default").denial, DenialReason::kUnknownServiceAccount);
+  EXPECT_EQ(ByToken("team/vllm", "").denial, DenialReason::kUnknownServiceAccount);
+}
+
+TEST(PeerIdentityTest, ATokenAgreesWithWhateverElseVouchesOrNobodyDoes) {
+  EXPECT_EQ(ByToken("team", "vllm", 9, "green").tenant, "team/green");
+  EXPECT_EQ(ByToken("team", "vllm", 9, "red").denial, DenialReason::kDisagreement);
+  EXPECT_EQ(ByToken("team", "vllm", 2001).denial, DenialReason::kDisagreement) << "uid 2001 is team/blue's";
+  const Attestation unknown = ByToken("team", "nobody", 9, "green");
+  EXPECT_EQ(unknown.denial, DenialReason::kUnknownServiceAccount) << "a token that vouches for nobody is no help";
+}
+
+TEST(PeerIdentityTest, WhereTokensAreLookedAtAPeerWithoutOneIsToldSo) {
+  const Attestation none = Attest(*Policy(), {{.uid = 9, .gid = 0, .pid = 1}, "", std::nullopt}, {false, true});
+  EXPECT_EQ(none.denial, DenialReason::kNoToken);
+  EXPECT_NE(none.why.find("KVARTAL_TOKEN_FILE"), std::string::npos) << none.why;
+  const Evidence by_uid = {{.uid = 1001, .gid = 0, .pid = 1}, "", std::nullopt};
+  EXPECT_EQ(Attest(*Policy(), by_uid, {true, true}).tenant, "team/red") << "attestors are alternatives";
 }
 
 TEST(PeerIdentityTest, TheKernelTellsWhoConnected) {

@@ -18,7 +18,7 @@ class SessionTest : public ::testing::Test {
     int pair[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
     theirs_.reset(pair[1]);
-    session_.emplace(SessionId(1), UniqueFd(pair[0]), "red", PeerCredentials{}, Attestation{}, 0);
+    session_.emplace(SessionId(1), UniqueFd(pair[0]), Evidence{{}, "red", std::nullopt}, Attestation{}, 0);
   }
   // The next range that does not touch the one before.
   engine::DomainMemory::Range Apart() { return {2 * kExtentAlignBytes * apart_++, kExtentAlignBytes}; }

@@ -69,6 +69,22 @@ TEST_F(DaemonFaultsTest, HungDaemonCostsTheDeadlineAndNoMore) {
   EXPECT_EQ(LookupUntilConnected(Chain(1)), KV_OK);
 }
 
+TEST_F(DaemonFaultsTest, ALeaseGivenBackToADaemonThatTakesNothingIsToldLater) {
+  const std::vector<Key> keys = Chain(1024);
+  Store(keys);
+  Client::Found long_one = client.Lookup(ns, keys, 0, kPatient);
+  Client::Found given_back = client.Lookup(ns, Chain(1), 0, kPatient);
+  ASSERT_EQ(server.live_leases(), 2u);
+  server.Hang(true);
+  for (int i = 0; i < 1023; ++i) long_one.lease.ReleaseFront(1);  // frames that nobody answers fill the socket's queue
+  given_back.lease.Release();
+  ASSERT_EQ(client.Lookup(ns, Chain(1), 0, kShort).status, KV_UNAVAILABLE);
+  ASSERT_THAT(client.error(), HasSubstr("takes no more requests"));
+  server.Hang(false);
+  for (int i = 0; i < 20'000 && server.live_leases() > 1; ++i) ::usleep(500);
+  EXPECT_EQ(server.live_leases(), 1u) << "it would be held until it expires";
+}
+
 TEST_F(DaemonFaultsTest, UnreadRequestsEndAtTheDeadlineToo) {
   // The socket's queue fills up: from then on it is the send that has to give up.
   server.Hang(true);

@@ -133,6 +133,53 @@ TEST_F(VerbsTest, LoadBringsBlocksIntoDram) {
   EXPECT_TRUE(found.lease.Valid(2));
 }
 
+TEST_F(VerbsTest, PrefetchIsToldInFramesAndWaitsForNothing) {
+  std::vector<Key> keys = Chain(2000);
+  for (uint32_t i = 0; i < 2000; i += 500) Store({keys.begin() + i, keys.begin() + i + 500});
+  server.MoveBlocksToNvme();
+  Client::Found found = client.Lookup(ns, keys, 0, kPatient);
+  ASSERT_EQ(found.matched, 2000u);
+  std::vector<std::pair<uint32_t, uint32_t>> told;
+  server.SetScript([&](const Server::Request& request, Server::Answer*) {
+    if (request.has_load() && request.request_id() == 0)
+      told.emplace_back(request.load().first(), request.load().count());
+    return Fate::kSend;
+  });
+  EXPECT_EQ(found.lease.Prefetch(1, 2000), KV_INVALID_ARGUMENT);
+  EXPECT_EQ(found.lease.Prefetch(1, 1999), KV_OK);
+  EXPECT_EQ(found.lease.Load(0, 1, kPatient).status, KV_OK) << "the next answer is the next request's";
+  EXPECT_THAT(told, ElementsAre(std::pair(1u, 1024u), std::pair(1025u, 975u)));
+}
+
+TEST_F(VerbsTest, ADeadlineIsToldAndWhatIsLateIsAMiss) {
+  Store(Chain(3));
+  server.MoveBlocksToNvme();
+  Client::Found found = client.Lookup(ns, Chain(3), 0, kPatient);
+  std::vector<uint32_t> deadlines;
+  server.SetScript([&](const Server::Request& request, Server::Answer* answer) {
+    if (request.has_reserve()) deadlines.push_back(request.reserve().deadline_ms());
+    if (!request.has_load()) return Fate::kSend;
+    deadlines.push_back(request.load().deadline_ms());
+    answer->mutable_loaded()->mutable_offsets()->Truncate(1);
+    answer->mutable_loaded()->mutable_generations()->Truncate(1);
+    answer->mutable_loaded()->set_count(1);
+    answer->mutable_loaded()->set_refusal("late");
+    return Fate::kSend;
+  });
+  const Lease::Loaded late = found.lease.Load(0, 3, kPatient);
+  EXPECT_EQ(late.status, KV_UNAVAILABLE);
+  EXPECT_EQ(late.count, 1u) << "what was there in time";
+  EXPECT_TRUE(client.connected());
+  kv_slot slot;
+  const std::vector<Key> more = Chain(1, 100);
+  ASSERT_EQ(client.Reserve({.ns = ns, .keys = more}, {&slot, 1}, kPatient), KV_OK);
+  ASSERT_EQ(deadlines.size(), 2u);
+  for (const uint32_t told_ms : deadlines) {
+    EXPECT_LE(told_ms, kPatient - kAnswerMarginMs) << "the answer has to travel";
+    EXPECT_GT(told_ms, kPatient / 2);
+  }
+}
+
 TEST_F(VerbsTest, LoadTellsTheWindowAndTheLoss) {
   Store(Chain(3));
   server.MoveBlocksToNvme();

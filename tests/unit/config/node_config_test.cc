@@ -49,7 +49,8 @@ TEST(NodeConfigTest, ReadsEveryKey) {
   const auto config = ParseNodeConfig(
       "runDir: /run/kvartal\nattachSocket: /run/a.sock\nattachSocketMode: \"0600\"\nadminSocket: adm.sock\n"
       "doors: [{name: red, path: /run/red, mode: \"0666\"}, {name: green}]\nattestUid: false\ndram: {size: 512Mi}\n"
-      "nvme: [{path: ../nvme.dat, size: 64Mi, io: pool, ioThreads: 3}]\neviction: lru\npolicyDir: "
+      "nvme: [{path: ../nvme.dat, size: 64Mi, io: pool, ioThreads: 3, writesPerDayPercent: 150}]\neviction: "
+      "lru\npolicyDir: "
       "./p/\nmetricsAddress: "
       "\"[::1]:9400\"\n"
       "auditLog: ../log/audit.jsonl\nlogLevel: debug\nleaseMs: 500\nremovedGraceSeconds: 0\n",
@@ -70,6 +71,7 @@ TEST(NodeConfigTest, ReadsEveryKey) {
   EXPECT_EQ(config->nvme[0].size_bytes, 64 * kMiB);
   EXPECT_EQ(config->nvme[0].io, "pool");
   EXPECT_EQ(config->nvme[0].io_threads, 3);
+  EXPECT_EQ(config->nvme[0].writes_per_day_percent, 150u);
   EXPECT_EQ(config->metrics_address, "[::1]:9400");
   EXPECT_EQ(config->log_level, "debug");
   EXPECT_EQ(config->lease_ms, 500u);
@@ -119,6 +121,8 @@ TEST(NodeConfigTest, RefusesOneBadValueWithPlaceAndWhatIsAllowed) {
       {"nvme: [{path: a, size: 10%}]", "nvme[0].size: '10%' is a percentage; here a size is wanted"},
       {"nvme: [{path: a}]", "nvme[0].size: is required"},
       {"nvme: [{size: 1Gi}]", "nvme[0].path: is required"},
+      {"nvme: [{path: a, size: 1Gi, writesPerDayPercent: 10001}]",
+       "nvme[0].writesPerDayPercent: '10001' is out of range; allowed: integers 0 to 10000"},
       {"nvme: [{path: a, size: 1Gi, ioThreads: 0}]",
        "nvme[0].ioThreads: '0' is out of range; allowed: integers 1 to 64"},
       {"nvme: [{path: a, size: 1Gi, io: aio}]", "nvme[0].io: 'aio' is not allowed; allowed: auto, uring, pool"},
@@ -141,6 +145,24 @@ TEST(NodeConfigTest, RefusesOneBadValueWithPlaceAndWhatIsAllowed) {
     EXPECT_THAT(error, HasSubstr(expected)) << line;
     EXPECT_EQ(error.find('\n'), std::string::npos) << "one mistake, one finding: " << error;
   }
+}
+
+TEST(NodeConfigTest, TokensTakeAnIssuerWithItsKeysAndTheNameOfTheNode) {
+  EXPECT_FALSE(ParseNodeConfig(kMinimal, "n.yaml", "/etc/kvartal")->kubernetes.has_value());
+  const auto config = ParseNodeConfig(
+      kMinimal +
+          "attestUid: false\nkubernetes: {nodeName: gpu-1, issuer: 'https://a', jwksFile: k.json, hostPids: true}\n",
+      "n.yaml", "/etc/kvartal");
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_TRUE(config->kubernetes.has_value()) << "which also says who may come without doors and uids";
+  EXPECT_EQ(config->kubernetes->node_name, "gpu-1");
+  EXPECT_EQ(config->kubernetes->issuer, "https://a");
+  EXPECT_EQ(config->kubernetes->jwks_file, "/etc/kvartal/k.json");
+  EXPECT_EQ(config->kubernetes->audience, "kvartal");
+  EXPECT_TRUE(config->kubernetes->host_pids);
+  EXPECT_THAT(ErrorOf(kMinimal + "kubernetes: {nodeName: gpu-1}\n"), HasSubstr("kubernetes.issuer"));
+  EXPECT_THAT(ErrorOf(kMinimal + "kubernetes: {issuer: 'https://a'}\n"), HasSubstr("kubernetes.jwksFile"));
+  EXPECT_THAT(ErrorOf(kMinimal + "kubernetes: {issuer: a, jwksFile: b, node: c}\n"), HasSubstr("unknown key 'node'"));
 }
 
 TEST(NodeConfigTest, DramHasAFloorAndACeiling) {
@@ -185,6 +207,18 @@ TEST(NodeConfigTest, LoadsFilesAndTakesPathsAgainstTheirFolder) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(NodeConfigTest, TheNameOfTheNodeMayComeFromTheEnvironment) {
+  const std::string path = ::testing::TempDir() + "node_of_environment.yaml";
+  std::ofstream(path) << kMinimal << "kubernetes: {issuer: a, jwksFile: b}\n";
+  ::unsetenv("KVARTAL_NODE");
+  EXPECT_THAT(std::string(LoadNodeConfig(path).status().message()), HasSubstr("$KVARTAL_NODE is not set"));
+  ::setenv("KVARTAL_NODE", "gpu-7", 1);
+  const auto config = LoadNodeConfig(path);
+  ::unsetenv("KVARTAL_NODE");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->kubernetes->node_name, "gpu-7");
+}
+
 TEST(NodeConfigTest, TheShippedExampleIsWhatTheDemoNeeds) {
   const std::string path = std::string(KVARTAL_SOURCE_DIR) + "/daemon/config/example.yaml";
   std::stringstream text;
@@ -204,6 +238,31 @@ TEST(NodeConfigTest, TheShippedExampleIsWhatTheDemoNeeds) {
   EXPECT_EQ(config->doors[1].name, "green");
   EXPECT_EQ(config->doors[2].name, "blue");
   EXPECT_EQ(config->metrics_address, "127.0.0.1:9464");
+}
+
+TEST(NodeConfigTest, PolicyHasOneSourceAFolderOrAStream) {
+  const std::string rest = "runDir: r\ndram: {size: 1Gi}\n";
+  const auto stream = ParseNodeConfig(
+      rest + "policyStream: {operator: op:9443, keepIn: kept, caFile: ca.crt, tokenFile: /t}\n", "n.yaml", "/etc/kv");
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  EXPECT_EQ(stream->policy_stream->address, "op:9443");
+  EXPECT_EQ(stream->policy_stream->keep_in, "/etc/kv/kept");
+  EXPECT_EQ(stream->policy_stream->ca_file, "/etc/kv/ca.crt");
+  EXPECT_EQ(stream->policy_stream->token_file, "/t");
+  EXPECT_FALSE(ParseNodeConfig(rest + "policyDir: p\n", "n.yaml", "/etc/kv")->policy_stream.has_value());
+  EXPECT_THAT(ErrorOf(rest + "policyDir: p\npolicyStream: {operator: o, keepIn: k}\n"), HasSubstr("one source"));
+  EXPECT_THAT(ErrorOf(rest + "policyStream: {operator: o}\n"), HasSubstr("policyStream.keepIn: is required"));
+  EXPECT_THAT(ErrorOf(rest + "policyStream: {operator: o, keepIn: k, tokenFile: t}\n"), HasSubstr("give caFile"));
+}
+
+TEST(NodeConfig, DriveWritesADayBecomeBytesASecond) {
+  NvmeConfig disk;
+  disk.size_bytes = 8'640'000'000'000;  // 8.64 TB: a hundred million bytes for each second of a day
+  EXPECT_EQ(WriteBytesPerSecond(disk), 0u) << "no budget";
+  disk.writes_per_day_percent = 100;
+  EXPECT_EQ(WriteBytesPerSecond(disk), 100'000'000u);
+  disk.writes_per_day_percent = 30;
+  EXPECT_EQ(WriteBytesPerSecond(disk), 30'000'000u);
 }
 
 }  // namespace

@@ -246,6 +246,8 @@ void CheckBounded(const YamlNode& schema, const std::string& path, size_t* lists
                                                   "x-kubernetes-list-type",
                                                   "x-kubernetes-list-map-keys",
                                                   "x-kubernetes-int-or-string",
+                                                  "x-kubernetes-map-type",
+                                                  "x-kubernetes-preserve-unknown-fields",
                                                   "x-kubernetes-validations"};
   for (const YamlNode::Entry& entry : schema.entries)
     EXPECT_TRUE(kKeywords.contains(entry.key)) << path << ": " << entry.key;

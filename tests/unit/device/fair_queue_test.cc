@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -44,6 +45,35 @@ TEST_F(FairQueueTest, OneOwnersWorkComesOutInOrder) {
   for (int i = 0; i < 50; ++i) EXPECT_EQ(queue_.Pop()->number, i);
   EXPECT_FALSE(queue_.Pop().has_value());
   EXPECT_EQ(queue_.size(), 0u);
+}
+
+TEST_F(FairQueueTest, WhatIsReadAheadComesAfterWhatIsWaitedForAndBeforeWrites) {
+  Push(kRed, IoClass::kDemotion, 64 * kKiB, 10);
+  Push(kRed, IoClass::kPromotion, 64 * kKiB, 10);
+  Push(kBlue, IoClass::kDemandRead, 64 * kKiB, 3);
+  std::vector<IoClass> order;
+  for (int i = 0; i < 12; ++i) order.push_back(queue_.Pop()->io_class);
+  EXPECT_LE(std::count(order.begin(), order.end(), IoClass::kDemotion), 2) << "the floor is a tenth";
+  std::erase(order, IoClass::kDemotion);
+  EXPECT_EQ(
+      std::vector<IoClass>(order.begin(), order.begin() + 4),
+      (std::vector<IoClass>{IoClass::kDemandRead, IoClass::kDemandRead, IoClass::kDemandRead, IoClass::kPromotion}));
+}
+
+TEST_F(FairQueueTest, WhatIsTakenOutLeavesTheOthersTheirTurnsAndOrder) {
+  Push(kRed, IoClass::kDemandRead, 64 * kKiB, 3);   // 0 1 2
+  Push(kBlue, IoClass::kDemandRead, 64 * kKiB, 1);  // 3
+  const auto number = [](int wanted) { return [wanted](const Job& job) { return job.number == wanted; }; };
+  EXPECT_FALSE(queue_.Take(kBlue, IoClass::kDemandRead, number(1)).has_value()) << "it is another owner's";
+  EXPECT_FALSE(queue_.Take(kRed, IoClass::kPromotion, number(1)).has_value()) << "it is of another class";
+  ASSERT_EQ(queue_.Take(kRed, IoClass::kDemandRead, number(1))->number, 1);
+  ASSERT_EQ(queue_.Take(kBlue, IoClass::kDemandRead, number(3))->number, 3);
+  EXPECT_EQ(queue_.size(), 2u);
+  EXPECT_EQ(queue_.Pop()->number, 0);
+  EXPECT_EQ(queue_.Pop()->number, 2);
+  EXPECT_FALSE(queue_.Pop().has_value());
+  Push(kBlue, IoClass::kDemandRead, 64 * kKiB, 1);
+  EXPECT_EQ(queue_.Pop()->owner, kBlue) << "an owner whose line became empty has turns again";
 }
 
 TEST_F(FairQueueTest, BytesNotRequestsAreSharedByWeight) {

@@ -108,6 +108,42 @@ TEST_F(FakeBlockFileTest, ABitFlipIsOneBitOnTheDiskOrInTheBuffer) {
   EXPECT_EQ(OnesIn(file_.bytes()), 0u);
 }
 
+TEST_F(FakeBlockFileTest, AFullDiskTakesNoWritesAndGivesReads) {
+  file_.FaultNext(DiskFault::kNoSpace, 2);
+  EXPECT_TRUE(absl::IsResourceExhausted(*Run(BlockIo::Op::kWrite)));
+  EXPECT_EQ(WholePagesOnDisk(), 0);
+  EXPECT_TRUE(Run(BlockIo::Op::kRead)->ok());
+}
+
+TEST_F(FakeBlockFileTest, ADelayedTransferIsOvertakenAndTakesEffectAfterThoseThatOvertookIt) {
+  std::vector<int> order;
+  Mapping zeros = *Mapping::Anonymous(kPages * kPage);
+  for (int i = 0; i < 2; ++i) {
+    file_.FaultNext(DiskFault::kDelayed, i == 0 ? 1 : 0);
+    BlockIo io;
+    io.op = BlockIo::Op::kWrite;
+    io.parts[0] = {i == 0 ? buffer_.data() : zeros.data(), buffer_.size()};
+    io.done = [&order, i](const absl::Status& status) {
+      EXPECT_TRUE(status.ok());
+      order.push_back(i);
+    };
+    ASSERT_TRUE(file_.Submit(std::move(io)));
+  }
+  executor_.RunAll();
+  EXPECT_EQ(order, (std::vector<int>{1, 0}));
+  EXPECT_EQ(WholePagesOnDisk(), static_cast<int>(kPages)) << "what came last stays";
+}
+
+TEST_F(FakeBlockFileTest, WhatAClientLendsForAWriteIsNeverChanged) {
+  const std::vector<std::byte> before(buffer_.data(), buffer_.data() + buffer_.size());
+  for (const DiskFault fault : {DiskFault::kIoError, DiskFault::kNoSpace, DiskFault::kShortTransfer,
+                                DiskFault::kTornWrite, DiskFault::kBitFlip, DiskFault::kDelayed}) {
+    file_.FaultNext(fault);
+    Run(BlockIo::Op::kWrite);
+    EXPECT_TRUE(std::equal(before.begin(), before.end(), buffer_.data())) << static_cast<int>(fault);
+  }
+}
+
 TEST_F(FakeBlockFileTest, ATransferThatNeverCompletesStaysPendingUntilItIsFailed) {
   file_.FaultNext(DiskFault::kNeverCompletes);
   std::optional<absl::Status> result;
@@ -157,8 +193,8 @@ TEST_F(FakeBlockFileTest, HeldTransfersWaitAndAPowerCutForgetsThem) {
 
 TEST_F(FakeBlockFileTest, TheSameSeedGivesTheSameFaults) {
   DiskFaultRates rates;
-  rates.io_error = 20;
-  rates.bit_flip = 20;
+  rates.io_error = 2000;
+  rates.bit_flip = 2000;
   std::vector<std::vector<bool>> runs;
   for (const uint64_t seed : {5u, 5u, 6u}) {
     file_.SetFaultRates(rates, seed);

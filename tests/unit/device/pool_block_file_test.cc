@@ -10,6 +10,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <random>
@@ -198,6 +199,46 @@ TEST_F(PoolBlockFileTest, ADiskWithoutTheRoomIsLeftAlone) {
   ExpectSays(status, {path, absl::StrCat(64 * kMiB), absl::StrCat(4 * kMiB), "removed again"});
   EXPECT_FALSE(Exists(path));
   EXPECT_TRUE(Open(path, 2 * kMiB).ok()) << "what fits still works";
+  EXPECT_EQ(::umount2(mount_point.c_str(), MNT_DETACH), 0);
+}
+
+// What the kernel says of the descriptor that has `path` open.
+std::optional<bool> DescriptorIsDirect(const std::string& path) {
+  std::optional<bool> direct;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry.path(), gone) != path) continue;
+    direct = (::fcntl(std::stoi(entry.path().filename()), F_GETFL) & O_DIRECT) != 0;
+  }
+  return direct;
+}
+
+TEST_F(PoolBlockFileTest, WhatIsSaidOfDirectIoIsWhatTheDescriptorHas) {
+  const auto file = Open(path_, 8 * kMiB);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(DescriptorIsDirect(path_), (*file)->direct_io());
+}
+
+TEST_F(PoolBlockFileTest, WhereDirectIoIsRefusedThePageCacheServesAndItIsTold) {
+  const std::string mount_point = dir_.File("ramfs");
+  ASSERT_EQ(::mkdir(mount_point.c_str(), 0700), 0);
+  if (::mount("ramfs", mount_point.c_str(), "ramfs", 0, "") != 0) GTEST_SKIP() << "mounting needs root";
+  const std::string path = mount_point + "/disk";
+  for (const std::optional<IoEngine> engine : {std::optional(IoEngine::kPool), std::optional<IoEngine>()}) {
+    BlockFileOptions options;
+    options.path = path;
+    options.size_bytes = 4 * kMiB;
+    options.engine = engine;
+    auto opened = OpenBlockFile(options, &executor_);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    EXPECT_FALSE(opened->file->direct_io());
+    EXPECT_EQ(DescriptorIsDirect(path), false);
+    Mapping written = *Mapping::Anonymous(64 * kKiB), read = *Mapping::Anonymous(64 * kKiB);
+    std::memset(written.data(), 0x5A, written.size());
+    EXPECT_TRUE(Run(opened->file.get(), BlockIo::Op::kWrite, 64 * kKiB, written).ok());
+    EXPECT_TRUE(Run(opened->file.get(), BlockIo::Op::kRead, 64 * kKiB, read).ok());
+    EXPECT_EQ(std::memcmp(written.data(), read.data(), read.size()), 0);
+  }
   EXPECT_EQ(::umount2(mount_point.c_str(), MNT_DETACH), 0);
 }
 

@@ -115,6 +115,86 @@ TEST_F(CompactionTest, ACrashWhileBlocksMoveLosesNone) {
   engine_->CheckInvariants();
 }
 
+TEST_F(CompactionTest, WhoStoresAndReadsMeanwhileLosesNothing) {
+  StartTwo(32 * kMiB, 24 * kMiB);
+  StoreEach("a/p", a_, 1, 216);
+  Thin(216, 3);
+  rules_[0].tier(TierKind::kNvme).limit_bytes = rules_[0].tier(TierKind::kNvme).guarantee_bytes = 32 * kMiB;
+  Restart();  // what is read comes from NVMe, out of the places that are left
+  a_ = Open("a/p");
+  b_ = Open("b/p", 1, 1, kOtherBytes);
+  const auto store = [&](const std::string& tenant, NamespaceId ns, uint64_t number) {
+    engine_->Reserve({.group = kGroup, .ns = ns, .keys = Chain(number, 1)},
+                     [=, this](std::vector<ReservedBlock> blocks) {
+                       ASSERT_EQ(blocks[0].outcome, ReserveOutcome::kGranted);
+                       std::memset(Data(tenant, blocks[0].arena_offset), KeyOf(number).bytes[0], kTestBlockBytes);
+                       ASSERT_EQ(engine_->Commit(kGroup, blocks[0].reservation, 0), CommitOutcome::kVisible);
+                     });
+  };
+  size_t loaded = 0, steps_moving = 0;
+  const auto load = [&](uint64_t number) {
+    std::vector<BlockPlace> places;
+    engine_->Lookup(a_, Chain(number, 1), 0, 0, &places);
+    ASSERT_EQ(places.size(), 1u) << number;
+    engine_->Load({.ns = a_, .entries = {places[0].entry}}, [&, number](CacheEngine::LoadResult result) {
+      ASSERT_EQ(result.places.size(), 1u) << number;
+      EXPECT_EQ(*Data("a/p", result.places[0].arena_offset), std::byte{KeyOf(number).bytes[0]});
+      engine_->Release(Holds(result.places));
+      ++loaded;
+    });
+    engine_->Release(Holds(places));
+  };
+  for (uint64_t i = 0; i < 36; ++i) {
+    store("b/p", b_, 5000 + i);
+    store("a/p", a_, 8000 + i);
+    load(1 + i * 3);
+    for (int step = 0; step < 7; ++step) {
+      executor_->RunOne();
+      steps_moving += engine_->stats().reclaiming_bytes[TierIndex(TierKind::kNvme)] > 0;
+    }
+    if (i % 8 == 7) {
+      clock_.AdvanceMs(kTickMs);
+      engine_->Tick();
+    }
+  }
+  EXPECT_GT(steps_moving, 20u) << "blocks moved all the while";
+  AdvanceMs(10'000);
+  EXPECT_EQ(loaded, 36u);
+  EXPECT_EQ(Nvme("b/p").blocks, 36u);
+  EXPECT_EQ(Nvme("a/p").blocks, 72u + 36u);
+  engine_->CheckInvariants();
+  Restart();
+  a_ = Open("a/p");
+  for (uint64_t i = 0; i < 216; i += 3) ASSERT_EQ(LookupAndLoad("a/p", a_, Chain(1 + i, 1)).wrong, 0u) << i;
+  for (uint64_t i = 0; i < 36; ++i) {
+    const Loaded stored = LookupAndLoad("a/p", a_, Chain(8000 + i, 1));
+    ASSERT_EQ(stored.count, 1u) << i;
+    ASSERT_EQ(stored.wrong, 0u) << i;
+  }
+  engine_->CheckInvariants();
+}
+
+TEST_F(CompactionTest, APlaceThatNothingWasWrittenToIsFreeAtOnce) {
+  StartTwo(32 * kMiB, 24 * kMiB);
+  StoreEach("a/p", a_, 1, 216);
+  Thin(216, 3);
+  const auto blocks = Reserve(kGroup, b_, Chain(5000, 1));
+  file_->Hold();
+  file_->SetQueueMax(1);
+  ASSERT_EQ(engine_->Commit(kGroup, blocks[0].reservation, 0), CommitOutcome::kVisible);
+  AdvanceMs(500);
+  EXPECT_EQ(catalog_->counts().flushes, 0u) << "for nothing that was to be zeroed";
+  EXPECT_EQ(engine_->stats().reclaiming_bytes[TierIndex(TierKind::kNvme)], kSlot)
+      << "of the one copy that is under way";
+  file_->SetQueueMax(0);
+  file_->Release();
+  AdvanceMs(10'000);
+  EXPECT_EQ(Nvme("b/p").blocks, 1u);
+  EXPECT_EQ(Nvme("a/p").blocks, 72u);
+  EXPECT_EQ(engine_->stats().reclaiming_bytes[TierIndex(TierKind::kNvme)], 0u);
+  engine_->CheckInvariants();
+}
+
 TEST_F(CompactionTest, ADiskThatFailsWedgesNobody) {
   StartTwo(32 * kMiB, 24 * kMiB);
   StoreEach("a/p", a_, 1, 216);

@@ -210,7 +210,7 @@ class EngineTest : public ::testing::Test, public EngineObserver {
     std::vector<EntryId> entries;
     for (const BlockPlace& place : places) entries.push_back(place.entry);
     std::optional<CacheEngine::LoadResult> answer;
-    engine_->Load(ns, entries, [&](CacheEngine::LoadResult result) { answer = std::move(result); });
+    engine_->Load({.ns = ns, .entries = entries}, [&](CacheEngine::LoadResult result) { answer = std::move(result); });
     Pump();
     Loaded loaded;
     EXPECT_TRUE(answer.has_value()) << "Load never answered";

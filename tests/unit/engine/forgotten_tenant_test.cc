@@ -146,7 +146,8 @@ TEST_F(ForgottenTenantTest, ALoadThatWaitsEndsWithItsGroup) {
   for (const BlockPlace& place : places) entries.push_back(place.entry);
   memory_->Hold();
   std::optional<CacheEngine::LoadResult> answer;
-  engine_->Load(ns, entries, [&](CacheEngine::LoadResult result) { answer = std::move(result); }, kGroup);
+  engine_->Load({.ns = ns, .entries = entries, .group = kGroup},
+                [&](CacheEngine::LoadResult result) { answer = std::move(result); });
   Pump();
   ASSERT_EQ(engine_->stats().waiting_reserves, 1u);
   engine_->AbortGroup(GroupId(99));

@@ -67,7 +67,7 @@ TEST_F(MovementTest, AChainLongerThanTheTenantMayHoldComesThroughAWindow) {
     for (size_t i = at; i < places.size(); ++i) rest.push_back(places[i].entry);
     size_t got = 0;
     std::vector<Hold> loaded_places;
-    engine_->Load(ns, rest, [&](CacheEngine::LoadResult result) {
+    engine_->Load({.ns = ns, .entries = rest}, [&](CacheEngine::LoadResult result) {
       got = result.places.size();
       loaded_places = Holds(result.places);
       for (size_t i = 0; i < got; ++i) {
@@ -158,7 +158,8 @@ TEST_F(MovementTest, ABlockThatIsStoredAnewIsNotLoadedBeforeItsCommit) {
   ASSERT_EQ(held[0].tier, TierKind::kNvme);
   const auto load = [&] {
     std::optional<CacheEngine::LoadResult> answer;
-    engine_->Load(ns, {held[0].entry}, [&](CacheEngine::LoadResult result) { answer = std::move(result); });
+    engine_->Load({.ns = ns, .entries = {held[0].entry}},
+                  [&](CacheEngine::LoadResult result) { answer = std::move(result); });
     Pump();
     return answer.value();
   };
@@ -199,7 +200,8 @@ TEST_F(MovementTest, TwoLoadsOfOneBlockShareOneRead) {
   const uint64_t reads = file_->counts().reads;
   int answers = 0;
   for (int i = 0; i < 2; ++i)
-    engine_->Load(ns, {places[0].entry}, [&](CacheEngine::LoadResult result) { answers += result.places.size(); });
+    engine_->Load({.ns = ns, .entries = {places[0].entry}},
+                  [&](CacheEngine::LoadResult result) { answers += result.places.size(); });
   Pump();
   EXPECT_EQ(answers, 2);
   EXPECT_EQ(file_->counts().reads, reads + 1);

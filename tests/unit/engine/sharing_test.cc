@@ -172,6 +172,32 @@ TEST_F(SharingTest, WhileAGuaranteeWaitsNobodyLeasesMoreThanItsOwn) {
   engine_->CheckInvariants();
 }
 
+// What could not be leased when it is there is not read, though there is room for it.
+TEST_F(SharingTest, NorIsAnythingReadForThem) {
+  Start({Sharing("a/p", 0, kTestNvmeBytes / 2), Sharing("b/p", kAll)});
+  ASSERT_EQ(Store("a/p", Open("a/p"), Chain(1, 64)), 64u);
+  Pump();
+  Restart();
+  const NamespaceId a = Open("a/p"), b = Open("b/p");
+  std::vector<Hold> holds;
+  for (uint64_t i = 0; i < 128; ++i) {
+    ASSERT_EQ(Store("a/p", a, Chain(1000 + i, 1)), 1u);
+    if (i % 2 == 0) holds.push_back(Holds(Lease(a, Chain(1000 + i, 1))).front());
+  }
+  Pump();
+  StartReserve(b, Chain(5000, kAllBlocks));
+  ASSERT_TRUE(engine_->stats().guarantee_waits[TierIndex(TierKind::kDram)]);
+  const Loaded loaded = LookupAndLoad("a/p", a, Chain(1, 64));
+  EXPECT_EQ(loaded.count, 0u);
+  EXPECT_EQ(loaded.reason, Refusal::kOwed);
+  EXPECT_FALSE(loaded.lost);
+  EXPECT_EQ(nvme_->counters().blocks_read, 0u);
+  engine_->Release(holds);
+  AdvanceMs(500);
+  EXPECT_TRUE(answer_.has_value());
+  engine_->CheckInvariants();
+}
+
 TEST_F(SharingTest, ATickThatComesLateDoesNotForgetWhoWaits) {
   Start({Sharing("a/p", kAll / 2), Sharing("b/p", kAll / 2)}, 0);
   const NamespaceId a = Open("a/p"), b = Open("b/p");

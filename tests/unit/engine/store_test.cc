@@ -166,7 +166,8 @@ TEST_F(StoreTest, ABlockLeasedTooOftenCutsALoadShort) {
   EXPECT_EQ(leased, kHoldsPerBlockMax);
   const EntryId entry = places.empty() ? EntryId(0) : places[0].entry;
   std::optional<CacheEngine::LoadResult> result;
-  engine_->Load(ns, {entry, entry}, [&](CacheEngine::LoadResult answer) { result = std::move(answer); });
+  engine_->Load({.ns = ns, .entries = {entry, entry}},
+                [&](CacheEngine::LoadResult answer) { result = std::move(answer); });
   Pump();
   ASSERT_TRUE(result.has_value());
   EXPECT_TRUE(result->places.empty());

@@ -205,12 +205,27 @@ TEST(PolicyTableTest, AClaimOnATierTheNodeLacksIsStatedAndAGuaranteeRefused) {
   EXPECT_THAT(Build({policy}).error, HasSubstr("hbm guarantee 1Gi does not fit into the capacity 0 bytes"));
 }
 
+TEST(PolicyTableTest, AServiceAccountIsOneTenantsAndOfThePolicysOwnNamespace) {
+  crds::TenantPolicy red = Policy("red", 1), blue = Policy("blue", 2);
+  red.subjects.push_back({"vllm", std::nullopt, ""});
+  blue.subjects.push_back({"vllm", std::nullopt, ""});
+  const Built built = Build({red, blue});
+  ASSERT_NE(built.table, nullptr) << built.error;
+  EXPECT_EQ(built.table->FindByServiceAccount("red", "vllm")->name, "red/cache");
+  EXPECT_EQ(built.table->FindByServiceAccount("blue", "vllm")->name, "blue/cache");
+  EXPECT_EQ(built.table->FindByServiceAccount("green", "vllm"), nullptr);
+  crds::TenantPolicy again = Policy("red", 3);
+  again.name = "second";
+  again.subjects.push_back({"vllm", std::nullopt, ""});
+  EXPECT_THAT(Build({red, again}).error, HasSubstr("service account 'red/vllm' is already claimed by"));
+}
+
 TEST(PolicyTableTest, WhatLetsNobodyInOrStoresNothingIsStated) {
   crds::TenantPolicy nobody = Policy("a", 1);
   nobody.subjects.clear();
   EXPECT_THAT(Build({nobody}).warnings, ElementsAre(HasSubstr("spec.subjects is empty: nobody may attach")));
   nobody.subjects.push_back({"vllm", std::nullopt, ""});
-  EXPECT_THAT(Build({nobody}).warnings, ElementsAre(HasSubstr("service accounts only")));
+  EXPECT_THAT(Build({nobody}).warnings, IsEmpty()) << "who looks at tokens is the node's to say";
   crds::TenantPolicy nothing = Policy("a", 1);
   nothing.pools.clear();
   EXPECT_THAT(Build({nothing}).warnings, ElementsAre(HasSubstr("claims nothing on this node")));
@@ -303,6 +318,7 @@ TEST(PolicyTableTest, TheVersionMovesWithEveryRule) {
       version_with([](TenantRules& r) { r.max_sessions = 1; }),
       version_with([](TenantRules& r) { r.uids = {12, 3}; }),
       version_with([](TenantRules& r) { r.sockets = {"t"}; }),
+      version_with([](TenantRules& r) { r.service_accounts = {"team/vllm"}; }),
       version_with([](TenantRules& r) { r.sockets = {"s\",\"t"}; }),
       version_with([](TenantRules& r) { r.sockets = {"s", "t"}; }),
   };

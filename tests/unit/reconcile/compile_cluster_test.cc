@@ -82,7 +82,7 @@ class CompileClusterTest : public ::testing::Test {
   std::vector<std::string> TenantsOn(const std::string& node) {
     compiled_ = CompileCluster(state_);
     std::vector<std::string> names;
-    for (const crds::TenantPolicy& tenant : compiled_.nodes.at(node).tenants) names.push_back(tenant.name);
+    for (const crds::TenantPolicy& tenant : compiled_.nodes.at(node)->tenants) names.push_back(tenant.name);
     return names;
   }
   // As if what is wanted had been accepted in an earlier run.
@@ -106,9 +106,9 @@ TEST_F(CompileClusterTest, ANodeGetsTheTenantsOfItsPoolAndNoOthers) {
   EXPECT_THAT(TenantsOn("n1"), ElementsAre("b", "a"));
   EXPECT_THAT(TenantsOn("n3"), ElementsAre("a"));
   // Each with the one claim that holds there, and with the identity of its namespace.
-  ASSERT_EQ(compiled_.nodes.at("n3").tenants[0].pools.size(), 1u);
-  EXPECT_EQ(compiled_.nodes.at("n3").tenants[0].pools[0].pool_ref, "other");
-  EXPECT_EQ(compiled_.nodes.at("n3").tenants[0].namespace_uid, "ns-red");
+  ASSERT_EQ(compiled_.nodes.at("n3")->tenants[0].pools.size(), 1u);
+  EXPECT_EQ(compiled_.nodes.at("n3")->tenants[0].pools[0].pool_ref, "other");
+  EXPECT_EQ(compiled_.nodes.at("n3")->tenants[0].namespace_uid, "ns-red");
   EXPECT_EQ(compiled_.policies.at({"red", "a"}).nodes_matched, 3u);
   EXPECT_EQ(compiled_.policies.at({"blue", "b"}).nodes_matched, 2u);
   EXPECT_EQ(compiled_.policies.at({"blue", "b"}).effective.at(0).dram.limit_bytes, Size("50Gi").bytes);
@@ -118,7 +118,7 @@ TEST_F(CompileClusterTest, ANodeIsOfTheOlderOfTwoPoolsThatSelectIt) {
   state_.pools = {Pool("young", "1Gi", kNew), Pool("elder", "1Gi", kOld)};
   for (PoolObject& object : state_.pools) object.pool.node_labels.clear();
   compiled_ = CompileCluster(state_);
-  for (const char* node : {"n1", "n2", "n3"}) EXPECT_EQ(compiled_.nodes.at(node).pool, "elder");
+  for (const char* node : {"n1", "n2", "n3"}) EXPECT_EQ(compiled_.nodes.at(node)->pool, "elder");
 }
 
 TEST_F(CompileClusterTest, ANodeOfNoPoolEnforcesNothing) { EXPECT_FALSE(CompileCluster(state_).nodes.contains("n3")); }
@@ -301,17 +301,17 @@ TEST_F(CompileClusterTest, WhatCannotBeReadInheritsNothingFromAnotherObjectOfTha
 
 TEST_F(CompileClusterTest, TheVersionChangesWithWhatIsEnforcedAndWithNothingElse) {
   state_.policies = {Policy("red", "a", "1Gi", "2Gi", kOld)};
-  const std::string version = CompileCluster(state_).nodes.at("n1").version;
-  EXPECT_EQ(CompileCluster(state_).nodes.at("n2").version, version);
+  const std::string version = CompileCluster(state_).nodes.at("n1")->version;
+  EXPECT_EQ(CompileCluster(state_).nodes.at("n2")->version, version);
   state_.policies[0].wanted->source = "elsewhere:7";
   state_.policies[0].created = kNew;
   state_.nodes.push_back({"n9", {{"pool", "p"}}});
-  EXPECT_EQ(CompileCluster(state_).nodes.at("n1").version, version);
+  EXPECT_EQ(CompileCluster(state_).nodes.at("n1")->version, version);
   state_.policies[0].wanted->ttl.dram_seconds += 1;
-  const std::string other = CompileCluster(state_).nodes.at("n1").version;
+  const std::string other = CompileCluster(state_).nodes.at("n1")->version;
   EXPECT_NE(other, version);
   state_.pools[0].pool.soft_cap_percent = 60;
-  EXPECT_NE(CompileCluster(state_).nodes.at("n1").version, other);
+  EXPECT_NE(CompileCluster(state_).nodes.at("n1")->version, other);
 }
 
 // Objects come from caches in any order, and every replica has to say the same. Beside that: whatever is asked, what is
@@ -347,9 +347,9 @@ TEST_F(CompileClusterTest, AnyOrderOfObjectsGivesTheSameAnswerAndItHoldsTogether
     const CompiledCluster again = CompileCluster(state_);
     for (const auto& [key, verdict] : first.policies)
       EXPECT_EQ(verdict.conditions, again.policies.at(key).conditions) << "seed " << seed;
-    EXPECT_EQ(first.nodes.at("n1").version, again.nodes.at("n1").version) << "seed " << seed;
+    EXPECT_EQ(first.nodes.at("n1")->version, again.nodes.at("n1")->version) << "seed " << seed;
     for (PolicyObject& object : state_.policies) object.accepted = first.policies.at({object.ns, object.name}).in_force;
-    EXPECT_EQ(CompileCluster(state_).nodes.at("n1").version, first.nodes.at("n1").version) << "seed " << seed;
+    EXPECT_EQ(CompileCluster(state_).nodes.at("n1")->version, first.nodes.at("n1")->version) << "seed " << seed;
   }
 }
 

@@ -58,6 +58,16 @@ TEST(ToFamilies, ASickTierIsConfiguredAndDown) {
   EXPECT_THAT(text, HasSubstr("kvartal_tier_up{tier=\"nvme\"} 0"));
 }
 
+TEST(ToFamilies, TheStateOfTheDiskIsShownWhereThereIsOne) {
+  NodeMetrics metrics = OneTenant();
+  EXPECT_THAT(Text(metrics), Not(HasSubstr("kvartal_nvme_device_state")));
+  metrics.engine.nvme_present = true;
+  metrics.engine.nvme_state = tier::DeviceState::kDegraded;
+  metrics.engine.nvme_quarantined_slots = 7;
+  EXPECT_THAT(Text(metrics), HasSubstr("kvartal_nvme_device_state 1"));
+  EXPECT_THAT(Text(metrics), HasSubstr("kvartal_nvme_quarantined_slots 7"));
+}
+
 TEST(ToFamilies, OnlyReasonsThatHappenedAreShown) {
   NodeMetrics metrics = OneTenant();
   metrics.engine.tenants[0].tiers[TierIndex(TierKind::kNvme)].refusal(policy::Refusal::kCapacity).count = 3;

@@ -110,6 +110,40 @@ TEST_F(NvmeFaultTest, AStreakOfSuccessesHealsToo) {
   EXPECT_TRUE(tier_->stats().healthy);
 }
 
+TEST_F(NvmeFaultTest, ManyMoreErrorsTakeTheDeviceOfflineAndTimeBringsItBack) {
+  const SlotId slot = Store(1);
+  file_->FaultNext(DiskFault::kIoError, kDeviceErrorsOfflineMax);
+  for (uint32_t i = 0; i < kDeviceErrorsOfflineMax; ++i) {
+    EXPECT_EQ(tier_->device_state(), i < kDeviceErrorsMax ? DeviceState::kHealthy : DeviceState::kDegraded) << i;
+    EXPECT_FALSE(Read(slot, 1).ok());
+    clock_.AdvanceMs(kDeviceErrorWindowMs / kDeviceErrorsOfflineMax);
+  }
+  EXPECT_EQ(tier_->device_state(), DeviceState::kOffline);
+  EXPECT_EQ(tier_->GrowthBytes(kPayload, UINT64_MAX), 0u);
+  const uint64_t reads = file_->counts().reads;
+  const Mapping target = Zeros();
+  EXPECT_FALSE(tier_->Read(slot, IdentityOf(1), SpanOf(target), [](const absl::Status&) {}));
+  executor_.RunAll();
+  EXPECT_EQ(file_->counts().reads, reads) << "it is left alone";
+  clock_.AdvanceMs(kDeviceErrorWindowMs + 1);
+  EXPECT_EQ(tier_->device_state(), DeviceState::kHealthy);
+  EXPECT_TRUE(Read(slot, 1).ok());
+  // It has to earn nothing anew, and is not condemned for its past either.
+  file_->FaultNext(DiskFault::kIoError);
+  EXPECT_FALSE(Read(slot, 1).ok());
+  EXPECT_EQ(tier_->device_state(), DeviceState::kHealthy);
+}
+
+TEST_F(NvmeFaultTest, AFullDiskIsAFailedWriteAndItsSlotIsKeptOutOfUse) {
+  ASSERT_TRUE(Store(1).valid());
+  const SlotId slot = NewSlot();
+  file_->FaultNext(DiskFault::kNoSpace);
+  EXPECT_TRUE(absl::IsUnavailable(Write(slot, 2).status()));
+  Drop(slot);
+  EXPECT_EQ(tier_->counters().quarantined_slots, 1u);
+  EXPECT_NE(NewSlot(), slot);
+}
+
 TEST_F(NvmeFaultTest, RareErrorsAreForgiven) {
   const SlotId slot = Store(1);
   for (uint32_t i = 0; i < 4 * kDeviceErrorsMax; ++i) {
@@ -166,8 +200,9 @@ TEST_F(NvmeFaultTest, RandomFaultsNeverYieldWrongBytes) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
-    file_->SetFaultRates({.io_error = 3, .short_transfer = 3, .torn_write = 3, .bit_flip = 3, .never_completes = 0},
-                         seed);
+    file_->SetFaultRates(
+        {.io_error = 300, .short_transfer = 300, .torn_write = 300, .bit_flip = 300, .no_space = 200, .delayed = 500},
+        seed);
     file_->SetReorder(true, seed);
     std::map<SlotId, uint64_t> held;
     uint64_t next = seed * 100000;

@@ -212,7 +212,7 @@ TEST_F(NvmeRecoveryTest, ScanGivesUpOnADeadDisk) {
   executor_.RunAll();
   ASSERT_TRUE(status.has_value());
   EXPECT_TRUE(absl::IsUnavailable(*status)) << *status;
-  EXPECT_LE(file_->counts().faults, kScanErrorsMax + kScanReadsMax);
+  EXPECT_LE(file_->faults(), kScanErrorsMax + kScanReadsMax);
 }
 
 TEST_F(NvmeRecoveryTest, ScanGetsThroughANarrowQueue) {

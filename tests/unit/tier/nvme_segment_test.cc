@@ -34,6 +34,52 @@ std::vector<SlotId> Fill(SegmentTable* table, uint32_t payload_bytes, size_t cou
   return slots;
 }
 
+TEST(SegmentTable, WhatIsReservedBehindSomethingLiesBehindItWhoeverElseReserves) {
+  SegmentTable table = TableOf(2);
+  std::vector<SlotId> first = {table.ReserveBehind(kSmall, SlotId::None())};
+  std::vector<SlotId> second = {table.ReserveBehind(kSmall, SlotId::None())};
+  for (uint32_t i = 1; i < kSlotRun; ++i) {
+    first.push_back(table.ReserveBehind(kSmall, first.back()));
+    second.push_back(table.ReserveBehind(kSmall, second.back()));
+  }
+  const uint64_t stride = kNvmeHeaderBytes + kSmall;
+  for (uint32_t i = 1; i < kSlotRun; ++i) {
+    EXPECT_EQ(OffsetOf(first[i]), OffsetOf(first[0]) + i * stride);
+    EXPECT_EQ(OffsetOf(second[i]), OffsetOf(second[0]) + i * stride);
+  }
+  const SlotId next = table.ReserveBehind(kSmall, first.back());
+  EXPECT_GT(OffsetOf(next), OffsetOf(second.back())) << "the slot behind is the second one's: a run of its own";
+  table.CheckInvariants();
+}
+
+TEST(SegmentTable, RunsLeaveNoSlotUnused) {
+  SegmentTable table = TableOf(3);
+  const uint32_t slots = 3 * table.SlotsOf(0, kSmall);
+  std::set<SlotId> seen;
+  for (uint32_t i = 0; i < slots; ++i) {
+    const SlotId slot = table.ReserveBehind(kSmall, SlotId::None());
+    ASSERT_TRUE(slot.valid()) << i;
+    EXPECT_TRUE(seen.insert(slot).second);
+  }
+  EXPECT_FALSE(table.ReserveBehind(kSmall, *seen.begin()).valid());
+  table.CheckInvariants();
+  const SlotId freed = *std::next(seen.begin());
+  table.Free(freed);
+  EXPECT_EQ(table.ReserveBehind(kSmall, *seen.begin()), freed);
+}
+
+TEST(SegmentTable, BehindASlotOfAnotherSizeOrOfASegmentThatIsLeavingNothingIsReserved) {
+  SegmentTable table = TableOf(3);
+  const SlotId small = table.Reserve(kSmall);
+  const SlotId large = table.ReserveBehind(kLarge, small);
+  EXPECT_NE(table.SegmentOf(large), table.SegmentOf(small));
+  ASSERT_TRUE(
+      table.Claim(SlotId(static_cast<uint32_t>((kFirst + 2 * kSegment + kNvmeHeaderBytes) / kSlotAlignBytes)), kSmall));
+  ASSERT_TRUE(table.StartLeaving(kLarge, [&](uint32_t segment) { return segment == table.SegmentOf(small); }));
+  EXPECT_NE(table.SegmentOf(table.ReserveBehind(kSmall, small)), table.SegmentOf(small));
+  table.CheckInvariants();
+}
+
 TEST(SegmentTable, SlotsOfOneSizeFollowEachOther) {
   SegmentTable table = TableOf(2);
   SlotId last = table.Reserve(kSmall);

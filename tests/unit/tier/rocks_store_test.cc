@@ -1,11 +1,16 @@
 #include "daemon/tier/rocks_store.h"
 
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <random>
+#include <set>
 #include <string>
 
 #include "daemon/base/units.h"
@@ -67,6 +72,25 @@ class RocksStoreTest : public ::testing::Test {
     return count;
   }
 
+  std::filesystem::path LargestFile(const std::string& extension) const {
+    std::filesystem::path largest;
+    uint64_t most = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(options_.path)) {
+      if (entry.path().extension() != extension || entry.file_size() < most) continue;
+      largest = entry.path();
+      most = entry.file_size();
+    }
+    EXPECT_FALSE(largest.empty()) << extension;
+    return largest;
+  }
+  static void FlipBit(const std::filesystem::path& path, uint64_t at) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(at));
+    const int byte = file.get();
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(static_cast<char>(byte ^ 0x10));
+  }
+
   std::string folder_;
   CatalogOptions options_;
 };
@@ -121,6 +145,129 @@ TEST_F(RocksStoreTest, RecordsLostWhileRunningAreKnownToBeLostAtTheNextStart) {
   EXPECT_EQ(CountOf(store.get()), 5u) << "what is there is not thrown away";
   store.reset();
   EXPECT_FALSE(Open()->was_empty());
+}
+
+TEST_F(RocksStoreTest, ALogCutAnywhereOrDamagedLeavesAPrefixOfWholeBatches) {
+  constexpr uint32_t kBatches = 60, kInABatch = 10;
+  {
+    auto store = Open();
+    for (uint32_t i = 0; i < kBatches; ++i) ASSERT_TRUE(PutMany(store.get(), 1 + i * kInABatch, kInABatch).ok());
+  }
+  const std::string whole = folder_ + "/whole";
+  std::filesystem::rename(options_.path, whole);
+  std::mt19937_64 random(7);
+  size_t cut_short = 0, most = 0;
+  for (int round = 0; round < 40; ++round) {
+    SCOPED_TRACE(round);
+    std::filesystem::remove_all(options_.path);
+    std::filesystem::copy(whole, options_.path, std::filesystem::copy_options::recursive);
+    const std::filesystem::path log = LargestFile(".log");
+    const uint64_t at = random() % std::filesystem::file_size(log);
+    if (round % 2 == 0) {
+      std::filesystem::resize_file(log, at);
+    } else {
+      FlipBit(log, at);
+    }
+    auto store = Open();
+    std::set<uint32_t> slots;
+    ASSERT_TRUE(store
+                    ->Load([&](const std::vector<CatalogRecord>& records) {
+                      for (const CatalogRecord& record : records) slots.insert(record.slot.value());
+                      return true;
+                    })
+                    .ok());
+    EXPECT_EQ(slots.size() % kInABatch, 0u) << "half a batch";
+    if (!slots.empty()) {
+      EXPECT_EQ(*slots.rbegin(), slots.size()) << "a hole";
+    }
+    cut_short += slots.size() < kBatches * kInABatch;
+    most = std::max(most, slots.size());
+  }
+  EXPECT_GT(cut_short, 30u);
+  EXPECT_GT(most, kBatches * kInABatch / 2);
+}
+
+TEST_F(RocksStoreTest, ADamagedTableIsToldAndSetAsideAndWhatWasErasedStaysSo) {
+  constexpr uint32_t kRecords = 5000;
+  OwnerUidHash owner{};
+  owner[0] = 9;
+  {
+    auto store = Open();
+    ASSERT_TRUE(PutMany(store.get(), 1, kRecords).ok());
+    ASSERT_TRUE(store->PutTombstone(owner, 77).ok());
+  }
+  Open().reset();  // what the log holds becomes a table
+  const std::filesystem::path table = LargestFile(".sst");
+  FlipBit(table, std::filesystem::file_size(table) / 2);
+  auto store = Open();
+  size_t count = 0;
+  const absl::Status loaded = store->Load([&](const std::vector<CatalogRecord>& records) {
+    count += records.size();
+    return true;
+  });
+  EXPECT_TRUE(absl::IsDataLoss(loaded)) << loaded;
+  EXPECT_LT(count, kRecords);
+  EXPECT_FALSE(PutMany(store.get(), 1, 1).ok()) << "closed";
+  ASSERT_TRUE(store->Reopen().ok());
+  EXPECT_EQ(CountOf(store.get()), 0u);
+  EXPECT_TRUE(std::filesystem::exists(options_.path + ".corrupt-1"));
+  CatalogRecord erased = RecordOf(3);
+  erased.header.identity.owner = owner;
+  erased.header.first_commit_ms = 76;
+  store->Put(erased);
+  ASSERT_TRUE(store->Commit(false).ok());
+  store.reset();
+  store = Open();
+  EXPECT_TRUE(store->was_empty()) << "the headers are to be read";
+  size_t condemned = 0;
+  ASSERT_TRUE(store
+                  ->Load([&](const std::vector<CatalogRecord>& records) {
+                    for (const CatalogRecord& record : records) condemned += record.condemned;
+                    return true;
+                  })
+                  .ok());
+  EXPECT_EQ(condemned, 1u) << "the tombstone went into the new one";
+}
+
+// A file system of its own, so that it can be full.
+class FullCatalogDiskTest : public RocksStoreTest {
+ protected:
+  bool Mount(uint64_t bytes) {
+    const std::string size = "size=" + std::to_string(bytes);
+    return mounted_ = ::mount("tmpfs", folder_.c_str(), "tmpfs", 0, size.c_str()) == 0;
+  }
+  ~FullCatalogDiskTest() override {
+    if (mounted_) ::umount2(folder_.c_str(), MNT_DETACH);
+  }
+  void Fill() const {
+    std::ofstream junk(folder_ + "/junk", std::ios::binary);
+    const std::string piece(64 * kKiB, 'x');
+    while (junk.write(piece.data(), static_cast<std::streamsize>(piece.size())).flush()) {
+    }
+  }
+
+ private:
+  bool mounted_ = false;
+};
+
+TEST_F(FullCatalogDiskTest, TheBallastLetsADatabaseOpenOnADiskThatOthersFilled) {
+  if (!Mount(kCatalogBallastBytes + 32 * kMiB)) GTEST_SKIP() << "mounting needs root";
+  {
+    auto store = Open();
+    ASSERT_TRUE(PutMany(store.get(), 1, 2000).ok());
+    EXPECT_EQ(std::filesystem::file_size(options_.path + ".ballast"), kCatalogBallastBytes);
+  }
+  Fill();
+  {
+    auto store = Open();
+    EXPECT_FALSE(std::filesystem::exists(options_.path + ".ballast"));
+    EXPECT_FALSE(store->was_empty());
+    EXPECT_EQ(CountOf(store.get()), 2000u);
+    EXPECT_TRUE(PutMany(store.get(), 5000, 2000).ok()) << "and there is room to work with";
+  }
+  std::filesystem::remove(folder_ + "/junk");
+  EXPECT_EQ(CountOf(Open().get()), 4000u);
+  EXPECT_TRUE(std::filesystem::exists(options_.path + ".ballast")) << "held back again";
 }
 
 TEST_F(RocksStoreTest, CommitOfNothingIsFineAndDiscardForgets) {

@@ -18,9 +18,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvartal import Client
+from kvartal.declined import Declined
 from kvartal.vllm import identity
 from kvartal.vllm.metrics import PromMetrics, Stats
-from kvartal.vllm.options import Declined, Options
+from kvartal.vllm.options import Options
 from kvartal.vllm.pages import HostPages, geometry_of
 from kvartal.vllm.plan import StepPlan, StepReport
 from kvartal.vllm.scheduler import SchedulerSide
@@ -259,12 +260,16 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
         """Ends the scheduling of a step."""
         if self._scheduler is None:
             return Metadata()
-        self._scheduler.preempted(scheduler_output.preempted_req_ids or ())
+        self._plan_flush(self._scheduler, scheduler_output)
         if not self._broken:
             self._plan_stores(self._scheduler, scheduler_output)
         return Metadata(self._scheduler.take_plan())
 
-    # Apart: should it break, the loads of this step are begun all the same.
+    # Apart, both: should one break, the loads of this step are begun all the same.
+    @_never_raises(lambda: None)
+    def _plan_flush(self, side: SchedulerSide, out: SchedulerOutput) -> None:
+        side.preempted(out.preempted_req_ids or ())
+
     @_never_raises(lambda: None)
     def _plan_stores(self, side: SchedulerSide, out: SchedulerOutput) -> None:
         def blocks_of(request_id: str) -> list[int]:

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
-import re
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +16,9 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.version import __version__ as vllm_version
 
-from kvartal import Namespace
-from kvartal.vllm.options import Declined, Options
+from kvartal import Namespace, weights
+from kvartal.declined import Declined
+from kvartal.vllm.options import Options
 from kvartal.vllm.pages import Geometry
 
 if TYPE_CHECKING:
@@ -28,13 +26,7 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
 SUPPORTED_VLLM = ('0.32',)
-WEIGHT_FILES = ('.safetensors', '.bin', '.pt', '.pth', '.gguf')
-CODE_FILES = '.py'  # of a model that brings its own
-LOAD_FORMATS = ('auto', 'hf', 'safetensors', 'pt')  # that read the files of the model's folder and nothing else
-_SHA256 = re.compile(r'[0-9a-f]{64}')
 _FORMAT = 1  # of what is digested here and of how a block's bytes are laid out
-# Of the model's configuration: says where it came from, nothing of what it computes.
-_ORIGIN_KEYS = ('_name_or_path', '_commit_hash', 'transformers_version')
 
 
 def check_version() -> None:
@@ -79,44 +71,19 @@ def weights_digest(config: VllmConfig, options: Options) -> str:
     """Names the bytes of the weights. Reads them, unless the hub's cache has done so before. Raises Declined."""
     if options.weights_digest:
         return f'given:{options.weights_digest}'
-    folder = _model_folder(config)
-    files = sorted(path for path in folder.iterdir() if path.suffix in (*WEIGHT_FILES, CODE_FILES))
-    if all(path.suffix == CODE_FILES for path in files):
-        raise Declined(f'no weights in {folder} (set weights_digest)')
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        digests = list(pool.map(_file_digest, files))
-    named = json.dumps([[path.name, digest] for path, digest in zip(files, digests)])
-    return hashlib.sha256(named.encode()).hexdigest()
+    return weights.digest_of(_model_folder(config))
 
 
 def _model_folder(config: VllmConfig) -> Path:
     """Where the engine loads the weights from. Raises Declined when it may load them from elsewhere."""
-    model, load = config.model_config.model, config.load_config
-    if load.load_format not in LOAD_FORMATS:
+    model, load = config.model_config, config.load_config
+    if load.load_format not in weights.LOAD_FORMATS:
         raise Declined(f'load_format is "{load.load_format}": which bytes it loads is not known (set weights_digest)')
-    if config.model_config.model_weights:
-        raise Declined(f'the weights are pulled from {config.model_config.model_weights} (set weights_digest)')
+    if model.model_weights:
+        raise Declined(f'the weights are pulled from {model.model_weights} (set weights_digest)')
     if envs.VLLM_USE_MODELSCOPE:
         raise Declined('VLLM_USE_MODELSCOPE is set: the weights are in no cache of the hub (set weights_digest)')
-    if os.path.isdir(model):
-        return Path(model)
-    if os.path.isfile(model):
-        raise Declined(f'the model is one file, {model} (set weights_digest)')
-    from huggingface_hub import snapshot_download
-    try:
-        return Path(snapshot_download(model, revision=config.model_config.revision, cache_dir=load.download_dir,
-                                      local_files_only=True))
-    except Exception as error:
-        raise Declined(f'where the weights of {model} lie was not found: {error} (set weights_digest)') from error
-
-
-def _file_digest(path: Path) -> str:
-    # The hub's cache links to blobs that are named by their SHA-256.
-    target = path.resolve().name
-    if _SHA256.fullmatch(target):
-        return target
-    with path.open('rb') as file:
-        return hashlib.file_digest(file, 'sha256').hexdigest()
+    return weights.folder_of(model.model, model.revision, load.download_dir)
 
 
 def worker_facts(config: VllmConfig, kv: KVCacheConfig, geometry: Geometry, tensor: Any) -> dict[str, Any]:
@@ -138,15 +105,15 @@ def worker_facts(config: VllmConfig, kv: KVCacheConfig, geometry: Geometry, tens
     }
 
 
-def namespace_of(config: VllmConfig, facts: dict[str, Any], weights: str, epoch: bytes) -> Namespace:
+def namespace_of(config: VllmConfig, facts: dict[str, Any], weights_named: str, epoch: bytes) -> Namespace:
     """The namespace of the KV that this engine computes."""
     model, cache = config.model_config, config.cache_config
     algorithm = cache.prefix_caching_hash_algo
     named = {
         'format': _FORMAT,
         'engine': f'vllm {vllm_version}',
-        'weights': weights,
-        'config': {key: value for key, value in model.hf_config.to_dict().items() if key not in _ORIGIN_KEYS},
+        'weights': weights_named,
+        'config': {key: value for key, value in model.hf_config.to_dict().items() if key not in weights.ORIGIN_KEYS},
         'max_model_len': model.max_model_len,  # chooses between the frequencies of some rotary embeddings
         'dtype': str(model.dtype),
         'quantization': str(model.quantization),

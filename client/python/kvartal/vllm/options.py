@@ -1,13 +1,11 @@
-"""What `kv_connector_extra_config` may hold, and the word for what the connector does not do."""
+"""What `kv_connector_extra_config` may hold."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-
-class Declined(Exception):
-    """Why this engine runs uncached. Never an error of the engine."""
+from kvartal.declined import Declined, parse_options
 
 
 @dataclass(frozen=True)
@@ -35,15 +33,8 @@ class Options:
     @staticmethod
     def parse(given: Mapping[str, Any] | None) -> Options:
         """Raises Declined for an unknown key or a value of the wrong kind."""
-        known = {field.name for field in fields(Options)}
-        given = dict(given or {})
-        if unknown := sorted(set(given) - known):
-            raise Declined(f'kv_connector_extra_config has unknown keys {unknown}; known are {sorted(known)}')
-        options = Options(**given)
-        for name in ('lookup_deadline_ms', 'load_deadline_ms', 'store_deadline_ms', 'min_load_tokens'):
-            value = getattr(options, name)
-            if type(value) is not int or value < 1:
-                raise Declined(f'{name} is {value!r}: a whole number of at least 1 is needed')
+        options = parse_options(Options, given, 'kv_connector_extra_config',
+                                ('lookup_deadline_ms', 'load_deadline_ms', 'store_deadline_ms', 'min_load_tokens'))
         if not 0 < options.max_loading_share <= 1:
             raise Declined(f'max_loading_share is {options.max_loading_share!r}: more than 0 and at most 1 is needed')
         return options

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from kvartal.vllm.options import Declined
+from kvartal.declined import Declined
 
 if TYPE_CHECKING:
     import torch

@@ -196,7 +196,11 @@ class SchedulerSide:
         """What the workers are to do in this step."""
         plan, self._plan = self._plan, StepPlan()
         if plan.loads or plan.stores:
-            plan.group = self._client.group
+            try:
+                plan.group = self._client.group
+            except Exception:
+                # Their requests wait until a worker tells them: without a group it fails the loads, and does.
+                log.exception('Kvartal: the engine group is not known; what this step loads is computed')
         return plan
 
     def take_report(self, report: StepReport) -> None:

@@ -1,0 +1,254 @@
+#include "daemon/control/stream_feed.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "crds/manifest.h"
+#include "daemon/base/check.h"
+#include "daemon/base/log.h"
+#include "daemon/control/stream_limits.h"
+
+namespace kvartal::control {
+namespace {
+
+using sync::v1::NodeMessage;
+
+std::string CutReason(const absl::Status& why) {
+  std::string reason(why.message());
+  if (reason.empty()) reason = why.ToString();
+  size_t end = std::min(reason.size(), kRejectReasonBytesMax);
+  while (end < reason.size() && end > 0 && (static_cast<unsigned char>(reason[end]) & 0xc0) == 0x80) --end;
+  reason.resize(end);
+  return reason;
+}
+
+absl::StatusOr<crds::PolicySet> ReadSet(const KeptFile& file) {
+  KV_ASSIGN_OR_RETURN(const std::string bytes, file.Read());
+  sync::v1::Update whole;
+  if (!whole.ParseFromString(bytes)) return absl::DataLossError(absl::StrCat(file.path(), " is no set of policies"));
+  absl::StatusOr<crds::PolicySet> set = crds::PolicySet().With(whole);
+  if (!set.ok()) return absl::DataLossError(absl::StrCat(file.path(), ": ", set.status().message()));
+  return set;
+}
+
+}  // namespace
+
+absl::StatusOr<LoadedPolicy> LoadSet(const crds::PolicySet& set, const policy::NodeCapacity& configured,
+                                     const policy::NodeCapacity& begun) {
+  crds::Manifests all;
+  for (const auto& [key, object] : set.objects()) {
+    KV_ASSIGN_OR_RETURN(crds::Manifests read, crds::ParseManifests(object.manifest, key));
+    for (crds::TenantPolicy& policy : read.policies) {
+      policy.namespace_uid = object.namespace_uid;
+      all.policies.push_back(std::move(policy));
+    }
+    std::move(read.pools.begin(), read.pools.end(), std::back_inserter(all.pools));
+  }
+  const policy::NodeCapacity& capacity = all.pools.empty() ? begun : configured;
+  return LoadManifests(std::move(all), capacity);
+}
+
+StreamFeed::StreamFeed(StreamFeedOptions options, const policy::NodeCapacity& capacity, const Clock* clock)
+    : options_(std::move(options)),
+      configured_(capacity),
+      clock_(clock),
+      kept_set_(options_.keep_in, "policy_set"),
+      kept_keys_(options_.keep_in, "token_keys"),
+      begun_(capacity),
+      redial_ms_(options_.redial_ms > 0 ? options_.redial_ms : kRedialMinMs),
+      chance_(std::random_device{}()) {}
+
+StreamFeed::~StreamFeed() {
+  StopWatching();
+  worker_.reset();
+}
+
+absl::StatusOr<LoadedPolicy> StreamFeed::Begin() {
+  if (const absl::StatusOr<std::string> keys = kept_keys_.Read(); keys.ok() && !keys_.ParseFromString(*keys))
+    Log(LogLevel::kWarning, "policy", kept_keys_.path(), " is damaged: no token counts until the operator has spoken");
+  absl::StatusOr<crds::PolicySet> kept = ReadSet(kept_set_);
+  if (!kept.ok()) {
+    // Nobody may attach until the operator has spoken. What is on NVMe waits: see NodePolicy.
+    Log(LogLevel::kWarning, "policy", kept.status().message(), ": nobody may attach until the operator has spoken");
+    return LoadSet({}, configured_, configured_);
+  }
+  KV_ASSIGN_OR_RETURN(LoadedPolicy loaded, LoadSet(*kept, configured_, configured_));
+  begun_ = loaded.table->capacity();
+  held_ = *std::move(kept);
+  holds_ = true;
+  Log(LogLevel::kInfo, "policy", "set ", held_.Version(), " of ", kept_set_.path());
+  return loaded;
+}
+
+void StreamFeed::Watch(EventLoop* loop, Offer offer) {
+  loop_ = loop;
+  offer_ = std::move(offer);
+  watching_ = true;
+  away_since_ms_ = NowMs();
+  worker_ = std::make_unique<WorkerPool>("kv-policy", 1, kReadsQueued);
+  Dial();
+}
+
+void StreamFeed::StopWatching() {
+  watching_ = false;
+  if (loop_ != nullptr) loop_->CancelTimer(timer_);
+  stream_.reset();
+}
+
+NodeMessage StreamFeed::Hello() const {
+  NodeMessage message;
+  sync::v1::Hello* hello = message.mutable_hello();
+  hello->set_node(options_.node);
+  hello->set_program(options_.program);
+  if (holds_) hello->set_version(held_.Version());
+  for (const auto& [key, object] : held_.objects()) {
+    sync::v1::Held* held = hello->add_held();
+    held->set_key(key);
+    held->set_hash(object.hash);
+  }
+  hello->set_rejected_version(rejected_version_);
+  hello->set_rejected_reason(rejected_reason_);
+  return message;
+}
+
+void StreamFeed::Dial() {
+  // What is being read belongs to the stream before: its answer would be of another update.
+  if (reading_) return RedialLater();
+  dialled_ms_ = NowMs();
+  told_use_ms_ = 0;
+  auto stream = SyncStream::Dial(options_.stream, loop_, Hello(),
+                                 {.on_message = [this](auto message) { OnMessage(std::move(message)); },
+                                  .on_end = [this](const absl::Status& why) { OnEnd(why); }},
+                                 &channel_);
+  if (!stream.ok()) return OnEnd(stream.status());
+  stream_ = *std::move(stream);
+}
+
+void StreamFeed::OnMessage(sync::v1::OperatorMessage message) {
+  if (away_since_ms_ != 0) Log(LogLevel::kInfo, "policy", "the operator at ", options_.stream.address, " speaks");
+  away_since_ms_ = 0;
+  last_error_.clear();
+  if (message.has_update()) OnUpdate(message.update());
+  if (message.identities().has_jwks()) OnKeysCame(message.identities().jwks());
+}
+
+void StreamFeed::WatchKeys(OnKeys on_keys) {
+  on_keys_ = std::move(on_keys);
+  if (!keys_.keys().empty()) on_keys_(keys_.issuer(), keys_.keys());
+}
+
+void StreamFeed::OnKeysCame(const sync::v1::Jwks& jwks) {
+  if (jwks.issuer() == keys_.issuer() && jwks.keys() == keys_.keys()) return;
+  keys_ = jwks;
+  const bool accepted = worker_->TrySubmit([this, bytes = jwks.SerializeAsString()] {
+    if (const absl::Status kept = kept_keys_.Write(bytes); !kept.ok())
+      Log(LogLevel::kWarning, "policy", "the token keys are not kept for a restart: ", kept.message());
+  });
+  if (!accepted) Log(LogLevel::kWarning, "policy", "the token keys are not kept for a restart: the disk is slow");
+  if (on_keys_) on_keys_(keys_.issuer(), keys_.keys());
+}
+
+void StreamFeed::OnUpdate(const sync::v1::Update& update) {
+  absl::StatusOr<crds::PolicySet> made = held_.With(update);
+  if (!made.ok()) return OnEnd(made.status());  // the next Hello says what is held
+  // Answered before the next is sent: a second one meanwhile is not of this protocol.
+  if (reading_) return OnEnd(absl::FailedPreconditionError("an update came before the last one was answered"));
+  reading_ = true;
+  const bool accepted = worker_->TrySubmit([this, made = *std::move(made)]() mutable {
+    absl::StatusOr<LoadedPolicy> read = LoadSet(made, configured_, begun_);
+    if (read.ok()) {
+      const absl::Status kept = kept_set_.Write(made.DeltaFrom({}).SerializeAsString());
+      // In force in any case: a full disk is no reason to enforce what was before.
+      if (!kept.ok()) read->warnings.push_back(absl::StrCat("the set is not kept for a restart: ", kept.message()));
+    }
+    loop_->Post(
+        [this, made = std::move(made), read = std::move(read)]() mutable { OnRead(std::move(made), std::move(read)); });
+  });
+  KV_CHECK(accepted);  // one at a time, and the one before has posted its result
+}
+
+void StreamFeed::OnRead(crds::PolicySet made, absl::StatusOr<LoadedPolicy> read) {
+  reading_ = false;
+  if (!watching_) return;
+  const absl::Status status = offer_(std::move(read));
+  NodeMessage message;
+  message.mutable_answer()->set_version(made.Version());
+  if (status.ok()) {
+    held_ = std::move(made);
+    holds_ = true;
+    rejected_version_.clear();
+    rejected_reason_.clear();
+  } else {
+    rejected_version_ = made.Version();
+    rejected_reason_ = CutReason(status);
+    message.mutable_answer()->set_reason(rejected_reason_);
+  }
+  if (stream_ != nullptr) (void)stream_->Send(std::move(message));
+}
+
+void StreamFeed::OnEnd(const absl::Status& why) {
+  stream_.reset();
+  const int64_t now_ms = NowMs();
+  if (away_since_ms_ == 0) away_since_ms_ = now_ms;
+  const std::string error = why.ok() ? "" : std::string(why.message());
+  if (error != last_error_ && !error.empty()) {
+    Log(LogLevel::kWarning, "policy", "the stream of the operator at ", options_.stream.address, " ended: ", error,
+        "; what was last accepted holds");
+  }
+  last_error_ = error;
+  if (now_ms - dialled_ms_ >= kStreamHealthyMs) redial_ms_ = kRedialMinMs;
+  RedialLater();
+}
+
+// From a half to one and a half of the step: nodes that lost their operator together do not come back together.
+void StreamFeed::RedialLater() {
+  if (!watching_) return;
+  const int64_t wait_ms = redial_ms_ / 2 + std::uniform_int_distribution<int64_t>(0, redial_ms_)(chance_);
+  redial_ms_ = std::min(redial_ms_ * 2, kRedialMaxMs);
+  loop_->CancelTimer(timer_);
+  timer_ = loop_->RunAfterMs(wait_ms, [this] { Dial(); });
+}
+
+void StreamFeed::Reload(absl::AnyInvocable<void(absl::Status)> done) {
+  if (!rejected_reason_.empty()) return done(absl::FailedPreconditionError(rejected_reason_));
+  if (away_since_ms_ == 0) return done(absl::OkStatus());
+  loop_->CancelTimer(timer_);
+  if (stream_ == nullptr) timer_ = loop_->RunAfterMs(0, [this] { Dial(); });
+  done(absl::UnavailableError(note()));
+}
+
+void StreamFeed::TellUse(const std::vector<TenantUse>& use) {
+  if (stream_ == nullptr || away_since_ms_ != 0) return;
+  const auto above = [](const std::vector<TenantUse>& all) {
+    std::vector<std::string> names;
+    for (const TenantUse& one : all) {
+      if (one.above_limit) names.push_back(one.tenant);
+    }
+    return names;
+  };
+  const bool due = told_use_ms_ == 0 || (NowMs() - told_use_ms_ >= kUseTellMs && use != told_use_);
+  if (!due && above(use) == above(told_use_)) return;
+  NodeMessage message;
+  for (const TenantUse& one : use) {
+    sync::v1::TenantUsage* tenant = message.mutable_usage()->add_tenants();
+    tenant->set_tenant(one.tenant);
+    tenant->set_hbm_bytes(one.bytes[TierIndex(TierKind::kHbm)]);
+    tenant->set_dram_bytes(one.bytes[TierIndex(TierKind::kDram)]);
+    tenant->set_nvme_bytes(one.bytes[TierIndex(TierKind::kNvme)]);
+    tenant->set_above_limit(one.above_limit);
+  }
+  message.mutable_usage();
+  if (!stream_->Send(std::move(message))) return;
+  told_use_ = use;
+  told_use_ms_ = NowMs();
+}
+
+std::string StreamFeed::note() const {
+  if (away_since_ms_ == 0) return "";
+  return absl::StrCat("no word from the operator at ", options_.stream.address, " for ",
+                      (NowMs() - away_since_ms_) / 1000, " s", last_error_.empty() ? "" : ": ", last_error_,
+                      holds_ ? "; what was last accepted holds" : "; nobody may attach until it speaks");
+}
+
+}  // namespace kvartal::control

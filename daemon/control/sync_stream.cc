@@ -1,0 +1,184 @@
+#include "daemon/control/sync_stream.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "crds/policy_sync.grpc.pb.h"
+#include "daemon/base/mutex.h"
+#include "daemon/control/stream_limits.h"
+
+namespace kvartal::control {
+namespace {
+
+using sync::v1::NodeMessage;
+using sync::v1::OperatorMessage;
+
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::FailedPreconditionError(absl::StrCat(path, " cannot be read"));
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (text.size() > kStreamTokenBytesMax)
+    return absl::FailedPreconditionError(absl::StrCat(path, " has more than ", kStreamTokenBytesMax, " bytes"));
+  return text;
+}
+
+absl::Status OpenChannel(const StreamOptions& options, SyncChannel* channel) {
+  std::string authorities;
+  std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
+  if (!options.ca_file.empty()) {
+    KV_ASSIGN_OR_RETURN(authorities, ReadSmallFile(options.ca_file));
+    grpc::SslCredentialsOptions tls;
+    tls.pem_root_certs = authorities;
+    credentials = grpc::SslCredentials(tls);
+  }
+  if (channel->channel != nullptr && channel->authorities == authorities) return absl::OkStatus();
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kStreamKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kStreamKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, static_cast<int>(kRedialMinMs));
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, static_cast<int>(kRedialMaxMs));
+  arguments.SetMaxReceiveMessageSize(kUpdateBytesMax);
+  channel->channel = grpc::CreateCustomChannel(options.address, credentials, arguments);
+  channel->authorities = std::move(authorities);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// The call itself. Lives until gRPC is done with it.
+// Guarded by mutex_; no call into gRPC is made with it held, since gRPC may answer from within.
+// Invariant: the hold that lets this side start writes is given back once, when no write is under way.
+class SyncStream::Call final : public grpc::ClientBidiReactor<NodeMessage, OperatorMessage> {
+ public:
+  Call(Executor* loop, Sink sink) : loop_(loop), ear_(std::make_shared<Ear>(std::move(sink))) {}
+
+  void Begin(std::shared_ptr<Call> self, std::shared_ptr<grpc::Channel> channel, const std::string& token,
+             NodeMessage hello) {
+    self_ = std::move(self);
+    stub_ = sync::v1::PolicySync::NewStub(channel);
+    if (!token.empty()) context_.AddMetadata("authorization", absl::StrCat("Bearer ", token));
+    context_.set_wait_for_ready(true);
+    stub_->async()->Follow(&context_, this);
+    AddHold();
+    StartRead(&incoming_);
+    StartCall();
+    Send(std::move(hello));
+  }
+  bool Send(NodeMessage message) {
+    {
+      const MutexLock lock(mutex_);
+      if (ending_) return true;  // the end is on its way to the loop
+      if (outbox_.size() >= kSendQueueMax) return false;
+      outbox_.push_back(std::move(message));
+    }
+    Advance();
+    return true;
+  }
+  // Nothing reaches the sink any more. Returns when gRPC is done.
+  void EndNow() {
+    ear_->open = false;
+    context_.TryCancel();
+    const MutexLock lock(mutex_);
+    while (!done_) changed_.Wait(mutex_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      {
+        const MutexLock lock(mutex_);
+        ending_ = true;
+      }
+      return Advance();
+    }
+    loop_->Post([ear = ear_, message = std::move(incoming_)]() mutable {
+      if (ear->open) ear->sink.on_message(std::move(message));
+    });
+    incoming_.Clear();
+    StartRead(&incoming_);
+  }
+  void OnWriteDone(bool ok) override {
+    {
+      const MutexLock lock(mutex_);
+      writing_ = false;
+      outbox_.pop_front();
+      if (!ok) ending_ = true;
+    }
+    Advance();
+  }
+  void OnDone(const grpc::Status& status) override {
+    absl::Status end = status.ok() ? absl::OkStatus() : absl::UnavailableError(status.error_message());
+    loop_->Post([ear = ear_, end = std::move(end)] {
+      if (ear->open) ear->sink.on_end(end);
+    });
+    const std::shared_ptr<Call> self = std::move(self_);
+    const MutexLock lock(mutex_);
+    done_ = true;
+    changed_.NotifyAll();
+  }
+
+ private:
+  // Of the loop.
+  struct Ear {
+    explicit Ear(Sink to) : sink(std::move(to)) {}
+    const Sink sink;
+    bool open = true;
+  };
+
+  void Advance() {
+    const NodeMessage* next = nullptr;
+    bool release = false;
+    {
+      const MutexLock lock(mutex_);
+      if (writing_ || released_) return;
+      if (ending_) {
+        release = released_ = true;
+      } else if (!outbox_.empty()) {
+        writing_ = true;
+        next = &outbox_.front();
+      }
+    }
+    if (release) return RemoveHold();
+    if (next != nullptr) StartWrite(next);
+  }
+
+  Executor* const loop_;
+  const std::shared_ptr<Ear> ear_;
+  std::unique_ptr<sync::v1::PolicySync::Stub> stub_;
+  grpc::ClientContext context_;
+  OperatorMessage incoming_;  // of the read under way
+  std::shared_ptr<Call> self_;
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<NodeMessage> outbox_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  bool released_ ABSL_GUARDED_BY(mutex_) = false;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+absl::StatusOr<std::unique_ptr<SyncStream>> SyncStream::Dial(const StreamOptions& options, Executor* loop,
+                                                             NodeMessage hello, Sink sink, SyncChannel* channel) {
+  std::string token;
+  if (!options.token_file.empty()) {
+    KV_ASSIGN_OR_RETURN(token, ReadSmallFile(options.token_file));
+    token = std::string(absl::StripAsciiWhitespace(token));
+  }
+  KV_RETURN_IF_ERROR(OpenChannel(options, channel));
+  auto call = std::make_shared<Call>(loop, std::move(sink));
+  call->Begin(call, channel->channel, token, std::move(hello));
+  return std::unique_ptr<SyncStream>(new SyncStream(std::move(call)));
+}
+
+SyncStream::~SyncStream() { call_->EndNow(); }
+
+bool SyncStream::Send(NodeMessage message) { return call_->Send(std::move(message)); }
+
+}  // namespace kvartal::control

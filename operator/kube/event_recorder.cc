@@ -1,0 +1,71 @@
+#include "operator/kube/event_recorder.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "daemon/base/log.h"
+#include "operator/kube/json_fields.h"
+#include "operator/kube/leader_election.h"
+#include "operator/kube/limits.h"
+
+namespace kvartal::kube {
+namespace {
+
+const ResourceType kEvents = {"events.k8s.io", "v1", "events", true};
+
+// FNV-1a: a name is to be short, no more.
+uint64_t HashOf(const std::string& text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char byte : text) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  return hash;
+}
+
+}  // namespace
+
+void EventRecorder::Tell(const nlohmann::json& object, const std::string& type, const std::string& reason,
+                         const std::string& message) {
+  const std::string uid = TextAt(object, {"metadata", "uid"}), name = TextAt(object, {"metadata", "name"});
+  if (!subjects_.contains(uid) && subjects_.size() >= kEventSubjectsMax) subjects_.erase(subjects_.begin());
+  Subject& subject = subjects_.try_emplace(uid, Subject{TokenBucket(kEventsPerSecond, kEventsBurst), {}}).first->second;
+  if (subject.turns.TakeMs(clock_->MonotonicNs() / 1'000'000) > 0) {
+    subject.turns.GiveBack();
+    ++stats_.dropped;
+    return;
+  }
+  const std::string text = message.substr(0, kEventMessageBytesMax);
+  const std::string now = MicroTime(clock_->WallMs());
+  const std::string same = absl::StrCat(type, " ", reason, " ", text);
+  if (!subject.told.contains(same) && subject.told.size() >= kEventsOfSubjectMax) subject.told.clear();
+  Told& told = subject.told[same];
+  if (told.count++ == 0) told.first = now;
+  // What an Event says may not be changed, when it was first said included: of another process it is another Event.
+  const std::string event = absl::StrFormat("%s.%016x", name, HashOf(absl::StrCat(uid, same, told.first)));
+  const std::string ns = TextAt(object, {"metadata", "namespace"});
+  nlohmann::json body = {{"apiVersion", "events.k8s.io/v1"},
+                         {"kind", "Event"},
+                         {"metadata", {{"name", event}, {"namespace", ns}}},
+                         {"regarding",
+                          {{"apiVersion", TextAt(object, {"apiVersion"})},
+                           {"kind", TextAt(object, {"kind"})},
+                           {"namespace", ns},
+                           {"name", name},
+                           {"uid", uid}}},
+                         {"type", type},
+                         {"reason", reason},
+                         {"note", text},
+                         {"action", "Reconcile"},
+                         {"reportingController", component_},
+                         {"reportingInstance", component_},
+                         {"eventTime", told.first}};
+  if (told.count > 1) body["series"] = {{"count", told.count}, {"lastObservedTime", now}};
+  ApiRequest request;
+  request.method = "PATCH";
+  request.target = absl::StrCat(PathOf(kEvents, {ns, event}), "?force=true&fieldManager=", QueryEscape(component_));
+  request.content_type = kApplyPatch;
+  request.body = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  client_->Call(std::move(request), [this, reason](const ApiError& error, const nlohmann::json&) {
+    ++(error.ok() ? stats_.told : stats_.dropped);
+    if (!error.ok()) Log(LogLevel::kWarning, "kube", "an Event (", reason, ") is not told: ", error.ToString());
+  });
+}
+
+}  // namespace kvartal::kube

@@ -1,0 +1,32 @@
+#include "operator/process/fleet_metrics.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace kvartal::process {
+
+std::string FleetText(const sync::FleetStats& fleet, const StatusWriterStats& writer, uint64_t decisions,
+                      int64_t last_decision_us) {
+  std::string out;
+  const auto add = [&](const char* name, const char* type, const char* what, auto value) {
+    absl::StrAppend(&out, "# HELP ", name, " ", what, "\n# TYPE ", name, " ", type, "\n", name, " ", value, "\n");
+  };
+  add("kvartal_operator_nodes", "gauge", "Nodes of the cluster.", fleet.nodes);
+  add("kvartal_operator_nodes_connected", "gauge", "Nodes with a stream.", fleet.connected);
+  add("kvartal_operator_nodes_current", "gauge", "Nodes that enforce what they are to.", fleet.current);
+  add("kvartal_operator_nodes_rejected", "gauge", "Nodes that refuse what they are to enforce.", fleet.rejected);
+  add("kvartal_operator_streams_total", "counter", "Streams that nodes began.", fleet.streams);
+  add("kvartal_operator_streams_refused_total", "counter", "Streams told to come again.", fleet.streams_refused);
+  add("kvartal_operator_updates_total", "counter", "Updates sent to nodes.", fleet.updates);
+  add("kvartal_operator_update_objects_total", "counter", "Objects in them.", fleet.update_objects);
+  add("kvartal_operator_acks_total", "counter", "Updates that a node put in force.", fleet.acks);
+  add("kvartal_operator_nacks_total", "counter", "Updates that a node refused.", fleet.nacks);
+  add("kvartal_operator_status_writes_total", "counter", "Status of policies written.", writer.status_writes);
+  add("kvartal_operator_finalizer_writes_total", "counter", "Finalizers written.", writer.finalizer_writes);
+  add("kvartal_operator_write_failures_total", "counter", "Writes that failed.", writer.failures);
+  add("kvartal_operator_decisions_total", "counter", "Times that all policies were judged.", decisions);
+  add("kvartal_operator_last_decision_seconds", "gauge", "How long the last judging took.",
+      static_cast<double>(last_decision_us) / 1e6);
+  return out;
+}
+
+}  // namespace kvartal::process

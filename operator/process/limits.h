@@ -1,0 +1,34 @@
+// Every bound and period of the operator process with its reason.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvartal::process {
+
+// --- deciding
+inline constexpr int64_t kSettleMs = 50;        // changes that come together are decided together
+inline constexpr int64_t kSettleMaxMs = 1'000;  // and never later than this, however many come
+
+// --- telling
+inline constexpr int64_t kStatusSettleMs = 200;       // nodes that answer together are one write
+inline constexpr int64_t kStatusIntervalMs = 1'000;   // of one policy: a status fans out to every watcher
+inline constexpr int64_t kUsageIntervalMs = 300'000;  // how old usage in a status may get
+inline constexpr double kUsageWritesPerSecond = 5;    // of all policies: a quarter of what we may ask of the server
+inline constexpr double kUsageWritesBurst = 20;
+inline constexpr int64_t kReturnMs = 30'000;  // after we began to lead: nodes may be on their way back to us
+inline constexpr size_t kStatusesAtOnce = 4;
+
+// --- deletion
+inline constexpr int64_t kFinalizeMaxMs = 60'000;  // then the object goes, whatever nodes have not said
+inline constexpr int64_t kFinalizePollMs = 1'000;
+
+// --- the keys that tokens are signed with
+inline constexpr int64_t kKeysMs = 300'000;  // the API server itself says that they may be cached for an hour
+inline constexpr int64_t kKeysRetryMs = 10'000;
+
+// --- the rest
+inline constexpr int64_t kMetricsMs = 2'000;
+inline constexpr int64_t kStopLeaseMs = 5'000;  // to give the lease up; then it runs out by itself
+
+}  // namespace kvartal::process

@@ -1,0 +1,71 @@
+// The operator: every part made in order and wired together. No logic of its own beyond who leads, start and stop.
+// Confined to the thread that calls Start and Run: it becomes the operator's loop.
+// Invariants: who does not lead decides nothing, writes nothing and does not listen for nodes, so a node that dials
+// finds the leader; who led and does not any more ends its process.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "daemon/process/signal_watch.h"
+#include "operator/kube/cpprest_transport.h"
+#include "operator/kube/health_server.h"
+#include "operator/kube/lease_elector.h"
+#include "operator/process/key_watch.h"
+#include "operator/process/status_writer.h"
+#include "operator/sync/sync_server.h"
+
+namespace kvartal::process {
+
+struct OperatorOptions {
+  kube::ObjectKey lease;
+  std::string identity;  // unique to this process
+  uint64_t seed = 1;
+  std::string health_address;
+  sync::SyncServerOptions sync;
+  kube::LeaseTimes lease_times;
+  double calls_per_second = kube::kCallsPerSecond;  // that we ask of the API server at most
+};
+
+class Operator {
+ public:
+  static absl::StatusOr<std::unique_ptr<Operator>> Start(const kube::ClusterAccess& access, OperatorOptions options);
+  ~Operator();
+
+  // Until a signal has stopped it: 0; or it does not lead any more, or cannot: 1.
+  int Run();
+
+ private:
+  explicit Operator(OperatorOptions options) : options_(std::move(options)) {}
+
+  absl::Status MakeParts(const kube::ClusterAccess& access);
+  void OnLeading();
+  void BeginWhenSynced();
+  void Tick();
+  void UpdateMetrics();
+  void Stop();
+  void End(int code);
+
+  const OperatorOptions options_;
+  const SystemClock clock_;
+  std::string host_;
+  int exit_code_ = 0;
+  bool leading_ = false, working_ = false, stopping_ = false;
+
+  // Each may use those before it.
+  std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<SignalWatch> signals_;
+  kube::Health health_;
+  std::unique_ptr<kube::HealthServer> health_server_;
+  std::unique_ptr<kube::CpprestTransport> transport_;
+  std::unique_ptr<kube::ApiClient> client_;
+  std::unique_ptr<ClusterWatch> watch_;
+  std::unique_ptr<sync::Fleet> fleet_;
+  std::unique_ptr<Decider> decider_;
+  std::unique_ptr<StatusWriter> writer_;
+  std::unique_ptr<KeyWatch> keys_;
+  std::unique_ptr<sync::SyncServer> server_;
+  std::unique_ptr<kube::LeaseElector> elector_;
+};
+
+}  // namespace kvartal::process

@@ -1,0 +1,209 @@
+#include "operator/sync/fleet.h"
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/log.h"
+
+namespace kvartal::sync {
+namespace {
+
+std::string PolicyKey(const std::string& ns, const std::string& name) {
+  return crds::SetKey("TenantKVPolicy", ns, name);
+}
+
+}  // namespace
+
+void Fleet::SetTargets(const std::map<std::string, SharedNode>& targets) {
+  deltas_.clear();
+  of_pool_.clear();
+  std::erase_if(nodes_, [&](const auto& entry) { return entry.second.stream == 0 && !targets.contains(entry.first); });
+  for (const auto& [name, target] : targets) {
+    Node& node = nodes_[name];
+    node.name = name;
+    of_pool_[target->pool].push_back(&node);
+    node.target = target;
+    Pump(&node);
+  }
+}
+
+void Fleet::SetKeys(const std::string& issuer, const std::string& keys) {
+  auto message = std::make_shared<v1::OperatorMessage>();
+  message->mutable_identities()->mutable_jwks()->set_issuer(issuer);
+  message->mutable_identities()->mutable_jwks()->set_keys(keys);
+  keys_ = std::move(message);
+  for (const auto& [stream, node] : streams_) sink_.send(stream, keys_);
+}
+
+void Fleet::OnMessage(StreamId stream, const std::string& attested, const v1::NodeMessage& message) {
+  const auto known = streams_.find(stream);
+  if (message.has_hello() != (known == streams_.end())) return sink_.close(stream, "a stream begins with one Hello");
+  if (message.has_hello()) return OnHello(stream, attested, message.hello());
+  if (message.has_answer()) return OnAnswer(stream, known->second, message.answer());
+  if (message.has_usage()) OnUsage(known->second, message.usage());
+}
+
+void Fleet::OnHello(StreamId stream, const std::string& attested, const v1::Hello& hello) {
+  if (hello.node().empty() || (!attested.empty() && hello.node() != attested)) {
+    Log(LogLevel::kWarning, "sync", "a stream of node '", attested, "' says that it is '", hello.node(), "': refused");
+    return sink_.close(stream, "this is not the node that its token is for");
+  }
+  if (stream_turns_.TakeMs(NowMs()) > 0) {
+    stream_turns_.GiveBack();
+    ++counts_.streams_refused;
+    return sink_.close(stream, "too many nodes at once: come again");
+  }
+  Node& node = nodes_[hello.node()];
+  node.name = hello.node();
+  if (!node.session.Begin(hello)) return sink_.close(stream, "the version is not that of what is held");
+  if (node.stream != 0) {
+    streams_.erase(node.stream);
+    sink_.close(node.stream, "a newer stream of this node has begun");
+  }
+  ++counts_.streams;
+  node.stream = stream;
+  streams_[stream] = &node;
+  Log(LogLevel::kInfo, "sync", "node ", node.name, " (", hello.program(), ") holds version ",
+      hello.version().empty() ? "none" : hello.version());
+  static const SharedMessage welcome = [] {
+    auto message = std::make_shared<v1::OperatorMessage>();
+    message->mutable_welcome()->set_program("kvartal-operator");
+    return message;
+  }();
+  sink_.send(stream, welcome);
+  if (keys_) sink_.send(stream, keys_);
+  if (node.target) {
+    for (const auto& [key, object] : node.target->set.objects()) sink_.on_progress(key);
+  }
+  Pump(&node);
+}
+
+void Fleet::OnAnswer(StreamId stream, Node* node, const v1::Answer& answer) {
+  const auto changed = node->session.OnAnswer(answer);
+  if (!changed) return sink_.close(stream, "an answer to nothing that was sent");
+  ++(answer.reason().empty() ? counts_.acks : counts_.nacks);
+  if (!answer.reason().empty())
+    Log(LogLevel::kWarning, "sync", "node ", node->name, " refused version ", answer.version(), ": ", answer.reason());
+  for (const std::string& key : *changed) sink_.on_progress(key);
+  Pump(node);
+}
+
+void Fleet::OnUsage(Node* node, const v1::Usage& usage) {
+  std::map<std::string, v1::TenantUsage> now;
+  for (const v1::TenantUsage& tenant : usage.tenants()) now[tenant.tenant()] = tenant;
+  std::set<std::string> above;  // that are now, or were, and not both
+  for (const auto* side : {&now, &node->usage}) {
+    for (const auto& [name, tenant] : *side) {
+      if (tenant.above_limit() && !above.insert(name).second) above.erase(name);
+    }
+  }
+  node->usage = std::move(now);
+  for (const std::string& tenant : above) sink_.on_progress(absl::StrCat("TenantKVPolicy/", tenant));
+}
+
+// The same bytes for all nodes that go from one version to the other.
+SharedMessage Fleet::DeltaFor(const Node& node) {
+  const auto known = deltas_.find({node.session.version(), node.target->version});
+  if (known != deltas_.end()) return known->second;
+  auto message = std::make_shared<v1::OperatorMessage>();
+  *message->mutable_update() = node.session.DeltaTo(node.target->set);
+  if (deltas_.size() >= kDeltasKept) deltas_.clear();
+  deltas_[{node.session.version(), node.target->version}] = message;
+  return message;
+}
+
+void Fleet::Pump(Node* node) {
+  if (node->stream == 0 || node->target == nullptr || node->waits) return;
+  if (!node->session.Wants(node->target->version)) return;
+  const SharedMessage message = DeltaFor(*node);
+  const v1::Update& update = message->update();
+  if (update.changed_size() > kSmallDeltaObjects && set_turns_.TakeMs(NowMs()) > 0) {
+    set_turns_.GiveBack();
+    node->waits = true;
+    waiting_.push_back(node->name);
+    return;
+  }
+  node->session.OnSent(update, node->target->set.hashes(), NowMs());
+  ++counts_.updates;
+  counts_.update_objects += static_cast<uint64_t>(update.changed_size() + update.removed_size());
+  sink_.send(node->stream, message);
+}
+
+void Fleet::OnEnd(StreamId stream) {
+  const auto known = streams_.find(stream);
+  if (known == streams_.end()) return;
+  Log(LogLevel::kInfo, "sync", "node ", known->second->name, " is away");
+  known->second->stream = 0;
+  known->second->session.End();
+  streams_.erase(known);
+}
+
+void Fleet::Tick() {
+  const int64_t now_ms = NowMs();
+  for (size_t left = waiting_.size(); left > 0; --left) {
+    const std::string name = std::move(waiting_.front());
+    waiting_.pop_front();
+    const auto node = nodes_.find(name);
+    if (node == nodes_.end()) continue;
+    node->second.waits = false;
+    Pump(&node->second);
+    if (node->second.waits) break;  // at the end of the queue now: so are those before it, each once
+  }
+  std::vector<StreamId> overdue;
+  for (const auto& [stream, node] : streams_) {
+    if (node->session.Overdue(now_ms)) overdue.push_back(stream);
+  }
+  for (const StreamId stream : overdue) {
+    sink_.close(stream, "no answer in time");
+    OnEnd(stream);
+  }
+}
+
+reconcile::PolicyProgress Fleet::ProgressOf(const std::string& ns, const std::string& name,
+                                            const std::vector<std::string>& pools) const {
+  reconcile::PolicyProgress progress;
+  const std::string key = PolicyKey(ns, name), tenant = absl::StrCat(ns, "/", name);
+  for (const std::string& pool : pools) {
+    const auto nodes = of_pool_.find(pool);
+    if (nodes == of_pool_.end()) continue;
+    for (const Node* node : nodes->second) {
+      const auto wanted = node->target->set.objects().find(key);
+      if (wanted == node->target->set.objects().end()) continue;
+      const std::string* has = node->session.HashOf(key);
+      if (has != nullptr && *has == wanted->second.hash) {
+        ++progress.applied;
+      } else if (node->session.rejected_version() == node->target->version) {
+        progress.rejected.push_back({node->name, node->session.rejected_reason()});
+      } else {
+        progress.awaited.push_back(node->name);
+      }
+      const auto usage = node->usage.find(tenant);
+      if (usage == node->usage.end()) continue;
+      progress.hbm_bytes += usage->second.hbm_bytes();
+      progress.dram_bytes += usage->second.dram_bytes();
+      progress.nvme_bytes += usage->second.nvme_bytes();
+      if (usage->second.above_limit()) progress.above_limit.push_back(node->name);
+    }
+  }
+  return progress;
+}
+
+bool Fleet::IsHeld(const std::string& ns, const std::string& name) const {
+  const std::string key = PolicyKey(ns, name);
+  for (const auto& [stream, node] : streams_) {
+    if (node->session.HashOf(key) != nullptr) return true;
+  }
+  return false;
+}
+
+FleetStats Fleet::stats() const {
+  FleetStats stats = counts_;
+  stats.connected = streams_.size();
+  for (const auto& [name, node] : nodes_) {
+    if (node.target == nullptr) continue;
+    ++stats.nodes;
+    if (node.session.version() == node.target->version) ++stats.current;
+    if (node.session.rejected_version() == node.target->version) ++stats.rejected;
+  }
+  return stats;
+}
+
+}  // namespace kvartal::sync

@@ -1,0 +1,95 @@
+// All nodes: which of them are there, what each is to enforce, and how far they are. Decides what to send to whom and
+// when; the server beside it sends.
+// Confined to the operator's loop; time comes from its clock.
+// Invariants: a node is sent its own set and no other; a node that was never given a set to enforce is sent nothing; of
+// two streams of one node the newer is its stream.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "daemon/base/clock.h"
+#include "operator/kube/token_bucket.h"
+#include "operator/reconcile/compile_cluster.h"
+#include "operator/reconcile/policy_status.h"
+#include "operator/sync/limits.h"
+#include "operator/sync/node_session.h"
+
+namespace kvartal::sync {
+
+using StreamId = uint64_t;
+using SharedMessage = std::shared_ptr<const v1::OperatorMessage>;
+using SharedNode = std::shared_ptr<const reconcile::CompiledNode>;
+
+struct FleetStats {
+  size_t nodes = 0, connected = 0;
+  size_t current = 0;   // hold what they are to
+  size_t rejected = 0;  // refused what they are to
+  uint64_t streams = 0, streams_refused = 0;
+  uint64_t updates = 0, update_objects = 0, acks = 0, nacks = 0;
+};
+
+class Fleet {
+ public:
+  struct Sink {
+    std::function<void(StreamId, SharedMessage)> send;
+    std::function<void(StreamId, const std::string& why)> close;
+    // Something of the object with this key of a set has changed on a node.
+    std::function<void(const std::string& key)> on_progress;
+  };
+
+  Fleet(const Clock* clock, Sink sink) : clock_(clock), sink_(std::move(sink)) {}
+
+  // What every node is to enforce. A node that is not named keeps what it has.
+  void SetTargets(const std::map<std::string, SharedNode>& targets);
+  // What tokens of this cluster are signed with: told to every node, now and when it comes.
+  void SetKeys(const std::string& issuer, const std::string& keys);
+  // `attested`: the node that the stream was proven to be; "": nothing was asked.
+  void OnMessage(StreamId stream, const std::string& attested, const v1::NodeMessage& message);
+  void OnEnd(StreamId stream);
+  // To be called every kTickMs.
+  void Tick();
+
+  // Of one policy on the nodes of these pools.
+  reconcile::PolicyProgress ProgressOf(const std::string& ns, const std::string& name,
+                                       const std::vector<std::string>& pools) const;
+  // Whether a node that is connected has this policy.
+  bool IsHeld(const std::string& ns, const std::string& name) const;
+  FleetStats stats() const;
+
+ private:
+  struct Node {
+    std::string name;
+    SharedNode target;
+    NodeSession session;
+    StreamId stream = 0;  // 0: away
+    std::map<std::string, v1::TenantUsage> usage;
+    bool waits = false;  // for its turn, in waiting_
+  };
+
+  void OnHello(StreamId stream, const std::string& attested, const v1::Hello& hello);
+  void OnAnswer(StreamId stream, Node* node, const v1::Answer& answer);
+  void OnUsage(Node* node, const v1::Usage& usage);
+  void Pump(Node* node);
+  SharedMessage DeltaFor(const Node& node);
+  int64_t NowMs() const { return clock_->MonotonicNs() / 1'000'000; }
+
+  const Clock* const clock_;
+  const Sink sink_;
+  std::map<std::string, Node> nodes_;
+  std::map<StreamId, Node*> streams_;
+  std::map<std::string, std::vector<const Node*>> of_pool_;
+  std::deque<std::string> waiting_;
+  SharedMessage keys_;
+  std::map<std::pair<std::string, std::string>, SharedMessage> deltas_;  // by base and version
+  kube::TokenBucket stream_turns_{kStreamsPerSecond, kStreamsBurst};
+  kube::TokenBucket set_turns_{kWholeSetsPerSecond, kWholeSetsBurst};
+  FleetStats counts_;
+};
+
+}  // namespace kvartal::sync

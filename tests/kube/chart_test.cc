@@ -1,0 +1,275 @@
+// The Helm chart before a real API server: what it makes of many values is valid there, it installs, upgrades and goes
+// without taking policies along, and the configuration it makes is one that kvartald takes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "operator/kube/json_fields.h"
+#include "tests/kube/api_server.h"
+#include "tests/kube/kube_session.h"
+#include "tests/support/daemon_process.h"
+
+namespace kvartal::testing {
+namespace {
+
+using kube::FieldAt;
+using kube::TextAt;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Words = std::vector<std::string>;
+
+const std::string kSource = KVARTAL_SOURCE_DIR;
+const std::string kChart = kSource + "/charts/kvartal";
+constexpr const char* kCrds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const Words kMonitoring = {"--api-versions", "monitoring.coreos.com/v1/PodMonitor",
+                           "--api-versions", "monitoring.coreos.com/v1/ServiceMonitor",
+                           "--api-versions", "monitoring.coreos.com/v1/PrometheusRule"};
+const std::string kStatic =
+    "operator: {enabled: false}\n"
+    "daemon:\n"
+    "  tokens: {issuer: 'https://kubernetes.default.svc', jwks: '{\"keys\":[]}'}\n"
+    "  staticPolicy:\n"
+    "    pool.yaml: |\n"
+    "      apiVersion: kvartal.dev/v1alpha1\n"
+    "      kind: KVNodePool\n"
+    "      metadata: {name: all}\n"
+    "      spec: {capacity: {dram: 4Gi}}\n";
+
+Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// A kind of somebody else's that the chart makes objects of: anything goes, for its own validation is not ours to test.
+std::string ForeignCrd(const std::string& group, const std::string& plural, const std::string& kind) {
+  return absl::StrCat(
+      R"({"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":")", plural, ".",
+      group, R"(","annotations":{"api-approved.kubernetes.io":"unapproved, for a test"}},"spec":{"group":")", group,
+      R"(","scope":"Namespaced","names":{"kind":")", kind, R"(","plural":")", plural,
+      R"("},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object",)",
+      R"("properties":{"spec":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}}}]}})");
+}
+
+class ChartTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    const CommandResult found = RunCommand({kSource + "/tests/kube/testenv/helm"});
+    ASSERT_EQ(found.exit_code, 0) << found.err;
+    tools_ = std::string(absl::StripTrailingAsciiWhitespace(found.out));
+    server_ = std::make_unique<ApiServer>();
+    const absl::Status started = server_->Start();
+    ASSERT_TRUE(started.ok()) << started;
+    session_ = std::make_unique<KubeSession>(server_->admin());
+    for (const char* folder : {"HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"})
+      ::setenv(folder, server_->dir().File("helm").c_str(), 1);
+    for (const auto& [plural, kind] :
+         {std::pair("podmonitors", "PodMonitor"), std::pair("prometheusrules", "PrometheusRule"),
+          std::pair("servicemonitors", "ServiceMonitor")}) {
+      const KubeAnswer made = session_->Call("POST", kCrds, ForeignCrd("monitoring.coreos.com", plural, kind));
+      ASSERT_TRUE(made.error.ok()) << made.error.ToString();
+    }
+    ASSERT_TRUE(session_->Call("POST", kCrds, ForeignCrd("cert-manager.io", "certificates", "Certificate")).error.ok());
+    ASSERT_TRUE(
+        session_
+            ->Call("POST", "/api/v1/namespaces", R"({"apiVersion":"v1","kind":"Namespace","metadata":{"name":"kv"}})")
+            .error.ok());
+  }
+  static void TearDownTestSuite() {
+    session_.reset();
+    server_.reset();
+  }
+  void SetUp() override { ASSERT_NE(session_, nullptr); }
+
+  static CommandResult Helm(const Words& arguments) {
+    return RunCommand(Words{tools_ + "/helm"} + arguments + Words{"--kubeconfig", server_->kubeconfig_path()});
+  }
+  static CommandResult Kubectl(const Words& arguments) {
+    return RunCommand(Words{tools_ + "/kubectl", "--kubeconfig", server_->kubeconfig_path()} + arguments);
+  }
+  // A file of values, for -f.
+  static std::string Values(const std::string& text) {
+    const std::string path = server_->dir().File("values.yaml");
+    WriteFile(path, text);
+    return path;
+  }
+  static CommandResult Template(const std::string& values, const Words& more = {}) {
+    return Helm(Words{"template", "cache", kChart, "-n", "kv", "-f", Values(values)} + more);
+  }
+  // The objects that the server takes of it, as "kind/name"; strict: no field of them is unknown.
+  static std::set<std::string> TakenByServer(const std::string& manifests) {
+    const std::string path = server_->dir().File("manifests.yaml");
+    WriteFile(path, manifests);
+    const CommandResult taken = Kubectl({"create", "-f", path, "--dry-run=server", "--validate=strict", "-o", "name"});
+    EXPECT_EQ(taken.exit_code, 0) << taken.err;
+    return absl::StrSplit(taken.out, '\n', absl::SkipEmpty());
+  }
+
+  static inline std::unique_ptr<ApiServer> server_;
+  static inline std::unique_ptr<KubeSession> session_;
+  static inline std::string tools_;
+};
+
+TEST_F(ChartTest, TheServerTakesWhatTheChartMakesOfAnyValues) {
+  const std::map<std::string, std::string> matrix = {
+      {"defaults", "{}"},
+      {"one replica", "operator: {replicas: 1}"},
+      {"nvme with io_uring", "daemon: {nvme: {enabled: true, size: 2Ti, io: uring}, seccomp: {type: Localhost}}"},
+      {"host pids",
+       "daemon: {tokens: {hostPids: true}, memory: {size: 512Mi, overhead: 1Ti, hugePages: {advise: true}}}"},
+      {"on delete", "daemon: {updateStrategy: {type: OnDelete}, nodeSelector: {gpu: 'yes'}, cpu: {limit: '4'}}"},
+      {"no policies of the network", "networkPolicy: {enabled: false}\nmonitoring: {enabled: false}"},
+      {"cert-manager", "operator: {tls: {mode: certManager, issuerRef: {name: ca, kind: ClusterIssuer}}}"},
+      {"a secret of one's own", "operator: {tls: {mode: existingSecret, existingSecret: mine}}"},
+      {"priority class", "priorityClass: {create: true}"},
+      {"registry and digest", absl::StrCat("global: {imageRegistry: 'r.example/', imagePullSecrets: [{name: pull}]}\n"
+                                           "image: {daemon: {digest: 'sha256:",
+                                           std::string(64, 'a'), "'}}")},
+      {"more objects", "extraObjects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: 'of-{{ .Release.Name }}'}}]"},
+      {"without the operator", kStatic},
+      {"no CRDs", "crds: {enabled: false}"}};
+  for (const auto& [name, values] : matrix) {
+    const CommandResult made = Template(values, kMonitoring);
+    ASSERT_EQ(made.exit_code, 0) << name << ": " << made.err;
+    // Objects of our own kinds need the kinds, which a dry run does not make: the policy of helm test is for below.
+    const CommandResult without_tests = Template(values, kMonitoring + Words{"--skip-tests"});
+    const std::set<std::string> taken = TakenByServer(without_tests.out);
+    EXPECT_TRUE(taken.contains("daemonset.apps/cache-kvartal-daemon")) << name;
+    EXPECT_EQ(taken.contains("deployment.apps/cache-kvartal-operator"), name != "without the operator") << name;
+    EXPECT_EQ(taken.contains("poddisruptionbudget.policy/cache-kvartal-operator"),
+              name != "without the operator" && name != "one replica")
+        << name;
+    EXPECT_EQ(taken.contains("prometheusrule.monitoring.coreos.com/cache-kvartal"),
+              name != "no policies of the network")
+        << name;
+    EXPECT_EQ(taken.contains("customresourcedefinition.apiextensions.k8s.io/kvnodepools.kvartal.dev"),
+              name != "no CRDs")
+        << name;
+  }
+}
+
+TEST_F(ChartTest, ValuesThatMakeNoSenseAreRefusedWithWhatToDo) {
+  const std::map<std::string, std::string> refused = {
+      {"daemon: {memory: {size: 4G}}", "does not match pattern"},
+      {"daemon: {memroy: {size: 4Gi}}", "memroy"},
+      {"operator: {replicas: 0}", "minimum"},
+      {"daemon: {socketDir: relative}", "socketDir"},
+      {"daemon: {leaseMs: 1}", "leaseMs"},
+      {"operator: {tls: {mode: existingSecret}}", "name it in operator.tls.existingSecret"},
+      {"operator: {tls: {mode: certManager}}", "operator.tls.issuerRef"},
+      {"operator: {enabled: false}", "nobody tells the daemons whose tokens count"},
+      {"daemon: {staticPolicy: {a.yaml: x}}", "set operator.enabled=false"}};
+  for (const auto& [values, why] : refused) {
+    const CommandResult made = Template(values);
+    EXPECT_NE(made.exit_code, 0) << values;
+    EXPECT_THAT(made.err, HasSubstr(why)) << values;
+  }
+}
+
+TEST_F(ChartTest, AClusterWithoutPrometheusGetsNothingOfItsKinds) {
+  const CommandResult made = Template("{}");
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_THAT(made.out, Not(HasSubstr("monitoring.coreos.com")));
+  EXPECT_THAT(made.out, HasSubstr("grafana_dashboard"));
+}
+
+TEST_F(ChartTest, NobodyIsGivenMoreThanIsSaid) {
+  const CommandResult made = Template("{}", kMonitoring);
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_THAT(made.out, Not(HasSubstr("\"*\""))) << "no wildcards";
+  EXPECT_THAT(made.out, Not(HasSubstr("'*'")));
+  EXPECT_THAT(made.out, Not(HasSubstr("- '*'")));
+  EXPECT_THAT(made.out, Not(HasSubstr("privileged: true")));
+  EXPECT_THAT(made.out, Not(HasSubstr("hostPID")));
+  EXPECT_THAT(made.out, Not(HasSubstr("hostIPC")));
+  EXPECT_THAT(made.out, Not(HasSubstr("hostNetwork")));
+  EXPECT_THAT(made.out, Not(HasSubstr("secrets]"))) << "nobody may read Secrets";
+}
+
+TEST_F(ChartTest, KvartaldTakesTheConfigurationOfTheChart) {
+  for (const std::string& more : {std::string(), std::string("  nvme: {enabled: true, size: 64Mi, io: pool}\n")}) {
+    const CommandResult made = Template(kStatic + more, Words{"--show-only", "templates/daemon-config.yaml"});
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+    const std::string path = server_->dir().File("config.yaml");
+    WriteFile(path, made.out);
+    const auto field = [&](const std::string& map, const std::string& key) {
+      const CommandResult got = Kubectl({"create", "-f", path, "--dry-run=client", "-o",
+                                         absl::StrCat("go-template={{if eq .metadata.name \"cache-kvartal-", map,
+                                                      "\"}}{{index .data \"", key, "\"}}{{end}}")});
+      EXPECT_EQ(got.exit_code, 0) << got.err;
+      return got.out;
+    };
+    // As on a node, in a folder: what is absolute there is a copy here.
+    std::string config = field("daemon", "kvartald.yaml");
+    const std::string folder = server_->dir().File("node");
+    std::filesystem::create_directories(folder + "/policy");
+    WriteFile(folder + "/policy/pool.yaml", field("policy", "pool.yaml"));
+    const auto move = [&](const std::string& from, const std::string& to) {
+      const size_t at = config.find(from);
+      ASSERT_NE(at, std::string::npos) << from << " in:\n" << config;
+      config.replace(at, from.size(), to);
+    };
+    move("/etc/kvartal-policy", folder + "/policy");
+    WriteFile(folder + "/kvartald.yaml", config);
+    ::setenv("KVARTAL_NODE", "node-1", 1);
+    const CommandResult checked = RunCommand({"kvartald", "--check-config", "--config", folder + "/kvartald.yaml"});
+    ::unsetenv("KVARTAL_NODE");
+    EXPECT_EQ(checked.exit_code, 0) << checked.err << config;
+  }
+}
+
+TEST_F(ChartTest, InstallsUpgradesAndLeavesThePoliciesWhereTheyAre) {
+  const Words release = {"cache", kChart, "-n", "kv", "--set", "operator.replicas=2"};
+  const CommandResult installed = Helm(Words{"install"} + release);
+  ASSERT_EQ(installed.exit_code, 0) << installed.err;
+  EXPECT_THAT(installed.out, HasSubstr("helm test -n kv cache"));
+  const auto exists = [&](const std::string& path) { return session_->Call("GET", path).error.ok(); };
+  const std::string apps = "/apis/apps/v1/namespaces/kv/";
+  EXPECT_TRUE(exists(apps + "deployments/cache-kvartal-operator"));
+  EXPECT_TRUE(exists(apps + "daemonsets/cache-kvartal-daemon"));
+  EXPECT_TRUE(exists("/apis/policy/v1/namespaces/kv/poddisruptionbudgets/cache-kvartal-operator"));
+  EXPECT_TRUE(exists("/apis/monitoring.coreos.com/v1/namespaces/kv/prometheusrules/cache-kvartal"));
+
+  // The kinds are served, and take an object of each.
+  for (const char* file : {"worked/node.yaml", "worked/premium.yaml"}) {
+    const CommandResult made = Kubectl(
+        {"create", "--validate=strict", "--dry-run=server", "-f", absl::StrCat(kSource, "/crds/examples/", file)});
+    EXPECT_THAT(made.err + made.out, ::testing::AnyOf(HasSubstr("created (server dry run)"), HasSubstr("not found")))
+        << file << made.err;
+  }
+  const std::string policies = "/apis/kvartal.dev/v1alpha1/namespaces/kv/tenantkvpolicies";
+  const KubeAnswer policy = session_->Call("POST", policies, R"({"apiVersion":"kvartal.dev/v1alpha1",
+      "kind":"TenantKVPolicy","metadata":{"name":"chat"},"spec":{"subjects":[{"serviceAccountName":"vllm"}]}})");
+  ASSERT_TRUE(policy.error.ok()) << policy.error.ToString();
+
+  // An upgrade keeps the certificate by which the daemons know the operator.
+  const std::string secret = "/api/v1/namespaces/kv/secrets/cache-kvartal-operator-tls";
+  const std::string certificate = TextAt(session_->Call("GET", secret).body, {"data", "tls.crt"});
+  EXPECT_NE(certificate, "");
+  const CommandResult upgraded = Helm(Words{"upgrade"} + release + Words{"--set", "daemon.memory.size=8Gi"});
+  ASSERT_EQ(upgraded.exit_code, 0) << upgraded.err;
+  EXPECT_EQ(TextAt(session_->Call("GET", secret).body, {"data", "tls.crt"}), certificate);
+  const KubeAnswer daemon = session_->Call("GET", apps + "daemonsets/cache-kvartal-daemon");
+  EXPECT_THAT(daemon.body.dump(), HasSubstr("\"memory\":\"9Gi\"")) << "the cache and what is beside it";
+
+  // What helm test would run is valid: its policy by the kinds that are served now.
+  const CommandResult tests = Helm({"template", "cache", kChart, "-n", "kv", "--show-only",
+                                    "templates/tests/attach.yaml", "--set-string", "test.pool=gpu"});
+  ASSERT_EQ(tests.exit_code, 0) << tests.err;
+  EXPECT_TRUE(TakenByServer(tests.out).contains("tenantkvpolicy.kvartal.dev/cache-kvartal-test"));
+
+  const CommandResult gone = Helm({"uninstall", "cache", "-n", "kv"});
+  ASSERT_EQ(gone.exit_code, 0) << gone.err;
+  EXPECT_FALSE(exists(apps + "deployments/cache-kvartal-operator"));
+  EXPECT_TRUE(exists(absl::StrCat(kCrds, "/tenantkvpolicies.kvartal.dev")));
+  EXPECT_TRUE(exists(policies + "/chat")) << "policies are not the chart's to delete";
+}
+
+}  // namespace
+}  // namespace kvartal::testing

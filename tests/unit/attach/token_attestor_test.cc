@@ -1,0 +1,94 @@
+#include "daemon/attach/token_attestor.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/limits.h"
+#include "tests/support/token_issuer.h"
+
+namespace kvartal::attach {
+namespace {
+
+using ::kvartal::testing::kTestIssuer;
+using ::kvartal::testing::TokenIssuer;
+
+constexpr int64_t kNowMs = 1'700'000'000'000;
+
+class TokenAttestorTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { issuer_ = new TokenIssuer(); }
+  static void TearDownTestSuite() { delete issuer_; }
+
+  static TokenAttestor Make(bool host_pids = false) {
+    TokenAttestor attestor({"kvartal", "node-1", host_pids});
+    attestor.SetKeys(kTestIssuer, *token::KeySet::Parse(issuer_->Jwks()));
+    return attestor;
+  }
+  static std::string Token(const std::string& pod) { return issuer_->Token("team", "vllm", pod, kNowMs + 3'600'000); }
+  static DenialReason Judge(const TokenAttestor& attestor, const std::string& pod, const std::string& peer_pod = "") {
+    return attestor.Judge(Token(pod), peer_pod, kNowMs).denial;
+  }
+
+  static inline TokenIssuer* issuer_ = nullptr;
+};
+
+TEST_F(TokenAttestorTest, TheKernelsWordOnThePodCounts) {
+  const TokenAttestor attestor = Make();
+  EXPECT_EQ(Judge(attestor, "chat-0", TokenIssuer::PodUid("chat-0")), DenialReason::kNone);
+  EXPECT_EQ(Judge(attestor, "chat-0", TokenIssuer::PodUid("thief-0")), DenialReason::kForeignPod);
+  EXPECT_EQ(Judge(attestor, "chat-0"), DenialReason::kNone) << "the daemon cannot see the peer's pid";
+}
+
+TEST_F(TokenAttestorTest, WhereTheKernelCanTellItsSilenceIsARefusal) {
+  const TokenAttestor attestor = Make(true);
+  EXPECT_EQ(Judge(attestor, "chat-0", TokenIssuer::PodUid("chat-0")), DenialReason::kNone);
+  EXPECT_EQ(Judge(attestor, "chat-0", TokenIssuer::PodUid("thief-0")), DenialReason::kForeignPod);
+  EXPECT_EQ(Judge(attestor, "chat-0"), DenialReason::kPodUnproven);
+}
+
+TEST_F(TokenAttestorTest, ADeletedPodIsRememberedAndANewOneNeedNotBeListed) {
+  TokenAttestor attestor = Make();
+  attestor.SetPods({TokenIssuer::PodUid("chat-0"), TokenIssuer::PodUid("chat-1")});
+  const token::PodClaims chat0 = attestor.Judge(Token("chat-0"), "", kNowMs).pod;
+  EXPECT_TRUE(attestor.StillVouchesFor(chat0));
+  attestor.SetPods({TokenIssuer::PodUid("chat-1")});
+  EXPECT_EQ(Judge(attestor, "chat-0"), DenialReason::kPodGone);
+  EXPECT_FALSE(attestor.StillVouchesFor(chat0));
+  EXPECT_EQ(Judge(attestor, "chat-1"), DenialReason::kNone);
+  EXPECT_EQ(Judge(attestor, "chat-2"), DenialReason::kNone) << "newer than the list, which may be late or stopped";
+  attestor.SetPods({TokenIssuer::PodUid("chat-1")});
+  EXPECT_EQ(Judge(attestor, "chat-0"), DenialReason::kPodGone) << "also when it was gone before the list before";
+}
+
+TEST_F(TokenAttestorTest, WhatIsRememberedOfDeletedPodsIsBounded) {
+  TokenAttestor attestor = Make();
+  attestor.SetPods({TokenIssuer::PodUid("first")});
+  std::vector<std::string> many;
+  for (size_t i = 0; i < kGonePodsMax; ++i) many.push_back(absl::StrCat("pod-", i));
+  attestor.SetPods(many);
+  EXPECT_EQ(Judge(attestor, "first"), DenialReason::kPodGone);
+  attestor.SetPods({});
+  EXPECT_EQ(Judge(attestor, "first"), DenialReason::kNone) << "the oldest is forgotten, its token expired long ago";
+}
+
+TEST_F(TokenAttestorTest, RotatedKeysVouchFromOneMomentToTheNext) {
+  TokenIssuer rotating;
+  rotating.AddKey("key-2", "ES256");
+  const nlohmann::json claims = rotating.Claims("team", "vllm", "chat-0", kNowMs + 3'600'000);
+  const std::string by_old = rotating.Sign(claims, "key-1"), by_new = rotating.Sign(claims, "key-2");
+  rotating.RemoveKey("key-1");
+  TokenAttestor attestor({"kvartal", "node-1", false});
+  EXPECT_EQ(attestor.Judge(by_new, "", kNowMs).denial, DenialReason::kTokenUnknownKey) << "no keys yet";
+  attestor.SetKeys(kTestIssuer, *token::KeySet::Parse(rotating.Jwks()));
+  const TokenJudgement now = attestor.Judge(by_new, "", kNowMs);
+  EXPECT_EQ(now.denial, DenialReason::kNone) << now.why;
+  EXPECT_EQ(attestor.Judge(by_old, "", kNowMs).denial, DenialReason::kTokenUnknownKey);
+  EXPECT_TRUE(attestor.StillVouchesFor(now.pod));
+  attestor.SetKeys(kTestIssuer, *token::KeySet::Parse(issuer_->Jwks()));
+  EXPECT_FALSE(attestor.StillVouchesFor(now.pod));
+}
+
+}  // namespace
+}  // namespace kvartal::attach

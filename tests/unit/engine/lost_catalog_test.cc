@@ -1,0 +1,110 @@
+// A catalog that is lost, or cannot be read to its end: the headers of the file bring back what it would have said,
+// while lookups are served.
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace kvartal::engine {
+namespace {
+
+class LostCatalogTest : public EngineTest {
+ protected:
+  void StartWith(size_t blocks) {
+    Start({Rules("a/p", 64 * kMiB, 64 * kMiB)});
+    for (uint64_t first = 1; first <= blocks; first += 20) Store("a/p", Open("a/p"), Chain(first, 20));
+    Pump();
+    ASSERT_EQ(StatsOf("a/p").durable_blocks, blocks);
+  }
+  void StoreTiny(NamespaceId ns, const std::vector<BlockKey>& keys) {
+    for (const ReservedBlock& block : Reserve(kGroup, ns, keys)) engine_->Commit(kGroup, block.reservation, 0);
+  }
+  void RestartWithoutWaiting() {
+    recovers_at_once_ = false;
+    Restart();
+  }
+  // Pumps until some blocks are found; how many of `count` are then.
+  size_t FirstFound(size_t count) {
+    const NamespaceId ns = Open("a/p");
+    for (;;) {
+      size_t found = 0;
+      for (uint64_t first = 1; first <= count; first += 20) found += Matched(ns, Chain(first, 20));
+      if (found > 0 || recovered_.has_value() || !executor_->RunOne()) return found;
+    }
+  }
+};
+
+TEST_F(LostCatalogTest, WhileRecordsAreReadLookupsAreServed) {
+  StartWith(80);
+  RestartWithoutWaiting();
+  const size_t early = FirstFound(80);
+  EXPECT_GT(early, 0u);
+  EXPECT_LT(early, 80u) << "nobody waited for all of it";
+  EXPECT_TRUE(engine_->stats().recovering);
+  Pump();
+  EXPECT_FALSE(engine_->stats().recovering);
+  EXPECT_EQ(FirstFound(80), 80u);
+}
+
+TEST_F(LostCatalogTest, WhileHeadersAreReadLookupsAreServed) {
+  Start({Rules("a/p", 64 * kMiB, 64 * kMiB)});
+  const NamespaceId ns = Open("a/p", 1, 1, 4096);
+  // More than one batch of headers.
+  for (uint64_t first = 0; first < 2 * kRecoveryBatchMax; first += 64) StoreTiny(ns, Chain(first, 64));
+  Pump();
+  catalog_disk_ = std::make_shared<testing::CatalogDisk>();
+  RestartWithoutWaiting();
+  const NamespaceId again = Open("a/p", 1, 1, 4096);
+  size_t found = 0;
+  while (found == 0 && executor_->RunOne()) {
+    for (uint64_t first = 0; first < 2 * kRecoveryBatchMax; first += 64) found += Matched(again, Chain(first, 64));
+  }
+  EXPECT_GT(found, 0u);
+  EXPECT_LT(found, 2 * kRecoveryBatchMax);
+  EXPECT_TRUE(engine_->stats().recovering);
+  Pump();
+  EXPECT_EQ(StatsOf("a/p").durable_blocks, 2 * kRecoveryBatchMax);
+  engine_->CheckInvariants();
+}
+
+TEST_F(LostCatalogTest, ACatalogThatCannotBeReadToItsEndIsCompletedFromTheHeaders) {
+  for (const absl::Status& why : {absl::DataLossError("a damaged table"), absl::UnavailableError("EIO"),
+                                  absl::ResourceExhaustedError("no space")}) {
+    SCOPED_TRACE(why.ToString());
+    StartWith(80);
+    const uint64_t charged = TierStatsOf("a/p", TierKind::kNvme).charged_bytes;
+    RestartWithoutWaiting();
+    catalog_->FailNextLoad(why);  // after its first batch
+    Pump();
+    ASSERT_TRUE(recovered_.has_value() && recovered_->ok());
+    EXPECT_EQ(TierStatsOf("a/p", TierKind::kNvme).charged_bytes, charged) << "each block once";
+    EXPECT_EQ(catalog_disk_->records.size(), 80u) << "records that were there stay, the others are put again";
+    const NamespaceId ns = Open("a/p");
+    for (uint64_t first = 1; first <= 80; first += 20) {
+      const Loaded loaded = LookupAndLoad("a/p", ns, Chain(first, 20));
+      EXPECT_EQ(loaded.count, 20u);
+      EXPECT_EQ(loaded.wrong, 0u);
+    }
+    engine_->CheckInvariants();
+    Shutdown();
+    recovers_at_once_ = true;
+  }
+}
+
+TEST_F(LostCatalogTest, ADropThatACrashCutShortIsFinishedThoughTheCatalogCannotBeReadToItsEnd) {
+  StartWith(80);
+  bool ended = false;
+  engine_->DropTenant(engine_->FindTenant("a/p"), [&](const absl::StatusOr<uint64_t>&) { ended = true; });
+  while (catalog_disk_->tombstones.empty()) ASSERT_TRUE(executor_->RunOne());
+  ASSERT_FALSE(ended);
+  RestartWithoutWaiting();
+  catalog_->FailNextLoad(absl::DataLossError("a damaged table"));
+  Pump();
+  AdvanceMs(1000);
+  EXPECT_EQ(FirstFound(80), 0u);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kNvme).charged_bytes, 0u);
+  for (uint64_t i = 1; i <= 80; ++i) EXPECT_EQ(PagesOnDisk(KeyOf(i)), 0u) << i;
+  ASSERT_FALSE(receipts_.empty());
+  EXPECT_EQ(receipts_.back().unerased_blocks, 0u);
+  engine_->CheckInvariants();
+}
+
+}  // namespace
+}  // namespace kvartal::engine

@@ -1,0 +1,294 @@
+// Who of the nodes is sent what and when, without any network: messages in, messages out.
+#include "operator/sync/fleet.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace kvartal::sync {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+SharedNode Target(const std::map<std::string, std::string>& policies, const std::string& pool = "p") {
+  auto node = std::make_shared<reconcile::CompiledNode>();
+  node->pool = pool;
+  for (const auto& [name, manifest] : policies) node->set.Put("TenantKVPolicy/red/" + name, manifest, "ns");
+  node->version = node->set.Version();
+  return node;
+}
+
+// A node as its daemon would be.
+struct FakeNode {
+  std::string name;
+  StreamId stream = 0;
+  crds::PolicySet held = {};
+  bool holds = false;
+  std::string rejected = {};
+
+  v1::NodeMessage Hello() const {
+    v1::NodeMessage message;
+    message.mutable_hello()->set_node(name);
+    if (holds) message.mutable_hello()->set_version(held.Version());
+    for (const auto& [key, object] : held.objects()) {
+      v1::Held* one = message.mutable_hello()->add_held();
+      one->set_key(key);
+      one->set_hash(object.hash);
+    }
+    message.mutable_hello()->set_rejected_version(rejected);
+    return message;
+  }
+  v1::NodeMessage Take(const v1::Update& update) {
+    const absl::StatusOr<crds::PolicySet> made = held.With(update);
+    EXPECT_TRUE(made.ok()) << made.status();
+    if (made.ok()) held = *made;
+    holds = true;
+    return Answer(update.version(), "");
+  }
+  static v1::NodeMessage Answer(const std::string& version, const std::string& reason) {
+    v1::NodeMessage message;
+    message.mutable_answer()->set_version(version);
+    message.mutable_answer()->set_reason(reason);
+    return message;
+  }
+};
+
+class FleetTest : public ::testing::Test {
+ protected:
+  void Dial(FakeNode* node, const std::string& attested = "") {
+    node->stream = ++last_stream_;
+    fleet_.OnMessage(node->stream, attested, node->Hello());
+  }
+  // What was sent to this node since the last call, without welcomes.
+  std::vector<v1::Update> SentTo(const FakeNode& node) {
+    std::vector<v1::Update> updates;
+    for (const SharedMessage& message : std::exchange(sent_[node.stream], {})) {
+      if (message->has_update()) updates.push_back(message->update());
+    }
+    return updates;
+  }
+  // Takes the one update there is, and answers.
+  void Obey(FakeNode* node) {
+    const std::vector<v1::Update> updates = SentTo(*node);
+    ASSERT_THAT(updates, SizeIs(1));
+    fleet_.OnMessage(node->stream, "", node->Take(updates[0]));
+  }
+  reconcile::PolicyProgress Of(const std::string& name) const { return fleet_.ProgressOf("red", name, {"p"}); }
+
+  ManualClock clock_;
+  StreamId last_stream_ = 0;
+  std::map<StreamId, std::vector<SharedMessage>> sent_;
+  std::map<StreamId, std::string> closed_;
+  std::vector<std::string> progress_;
+  Fleet fleet_{&clock_,
+               {.send = [this](StreamId stream, SharedMessage message) { sent_[stream].push_back(std::move(message)); },
+                .close = [this](StreamId stream, const std::string& why) { closed_[stream] = why; },
+                .on_progress = [this](const std::string& key) { progress_.push_back(key); }}};
+  FakeNode n1_{"n1"}, n2_{"n2"};
+};
+
+TEST_F(FleetTest, ANodeIsBroughtToItsSetAndThenSentWhatChanges) {
+  fleet_.SetTargets({{"n1", Target({{"a", "1"}, {"b", "2"}})}});
+  Dial(&n1_);
+  Obey(&n1_);
+  EXPECT_EQ(Of("a").applied, 1u);
+  fleet_.SetTargets({{"n1", Target({{"a", "1"}, {"b", "3"}})}});
+  EXPECT_EQ(Of("b").applied, 0u);
+  EXPECT_EQ(Of("a").applied, 1u) << "what has not changed is still enforced";
+  EXPECT_THAT(Of("b").awaited, ElementsAre("n1"));
+  const std::vector<v1::Update> updates = SentTo(n1_);
+  ASSERT_THAT(updates, SizeIs(1));
+  EXPECT_EQ(updates[0].changed_size(), 1);
+  progress_.clear();
+  fleet_.OnMessage(n1_.stream, "", n1_.Take(updates[0]));
+  EXPECT_EQ(Of("b").applied, 1u);
+  EXPECT_THAT(progress_, ElementsAre("TenantKVPolicy/red/b"));
+  EXPECT_THAT(SentTo(n1_), IsEmpty());
+}
+
+TEST_F(FleetTest, ANodeThatHoldsItsSetAlreadyIsSentNothing) {
+  n1_.held.Put("TenantKVPolicy/red/a", "1", "ns");
+  n1_.holds = true;
+  fleet_.SetTargets({{"n1", Target({{"a", "1"}})}});
+  Dial(&n1_);
+  EXPECT_THAT(SentTo(n1_), IsEmpty());
+  EXPECT_EQ(Of("a").applied, 1u);
+}
+
+TEST_F(FleetTest, ANodeThatHoldsNothingIsToldEvenOfAnEmptySet) {
+  fleet_.SetTargets({{"n1", Target({}, "")}});
+  Dial(&n1_);
+  Obey(&n1_);
+  EXPECT_EQ(fleet_.stats().current, 1u);
+}
+
+TEST_F(FleetTest, WhatChangesWhileANodeIsBusyWaitsAndComesAsOneUpdate) {
+  fleet_.SetTargets({{"n1", Target({{"a", "1"}})}});
+  Dial(&n1_);
+  const std::vector<v1::Update> first = SentTo(n1_);
+  fleet_.SetTargets({{"n1", Target({{"a", "2"}})}});
+  fleet_.SetTargets({{"n1", Target({{"a", "3"}})}});
+  EXPECT_THAT(SentTo(n1_), IsEmpty());
+  fleet_.OnMessage(n1_.stream, "", n1_.Take(first.at(0)));
+  Obey(&n1_);
+  EXPECT_EQ(n1_.held.objects().at("TenantKVPolicy/red/a").manifest, "3");
+}
+
+TEST_F(FleetTest, ARefusedVersionIsNotSentAgainUntilItChangesAlsoAfterANewStream) {
+  fleet_.SetTargets({{"n1", Target({{"a", "1"}})}});
+  Dial(&n1_);
+  Obey(&n1_);
+  const SharedNode bad = Target({{"a", "bad"}});
+  fleet_.SetTargets({{"n1", bad}});
+  const std::vector<v1::Update> updates = SentTo(n1_);
+  fleet_.OnMessage(n1_.stream, "", FakeNode::Answer(updates.at(0).version(), "no such thing"));
+  ASSERT_THAT(Of("a").rejected, SizeIs(1));
+  EXPECT_EQ(Of("a").rejected[0].reason, "no such thing");
+  fleet_.SetTargets({{"n1", bad}});
+  clock_.AdvanceMs(60'000);
+  fleet_.Tick();
+  EXPECT_THAT(SentTo(n1_), IsEmpty());
+  n1_.rejected = bad->version;
+  Dial(&n1_);
+  EXPECT_THAT(SentTo(n1_), IsEmpty());
+  fleet_.SetTargets({{"n1", Target({{"a", "good"}})}});
+  Obey(&n1_);
+  EXPECT_EQ(Of("a").applied, 1u);
+  EXPECT_THAT(Of("a").rejected, IsEmpty());
+}
+
+TEST_F(FleetTest, ANodeGetsItsOwnSetAndAnUnknownOneNothing) {
+  fleet_.SetTargets({{"n1", Target({{"a", "1"}})}, {"n2", Target({{"b", "1"}}, "q")}});
+  FakeNode stranger{"n9"};
+  for (FakeNode* node : {&n1_, &n2_, &stranger}) Dial(node);
+  EXPECT_EQ(SentTo(n1_).at(0).changed(0).key(), "TenantKVPolicy/red/a");
+  EXPECT_EQ(SentTo(n2_).at(0).changed(0).key(), "TenantKVPolicy/red/b");
+  EXPECT_THAT(SentTo(stranger), IsEmpty());
+}
+
+TEST_F(FleetTest, ANodeSaysWhoItIsOnceAndAsItsTokenHasIt) {
+  Dial(&n1_, "n2");
+  EXPECT_THAT(closed_[n1_.stream], HasSubstr("not the node"));
+  Dial(&n1_, "n1");
+  EXPECT_FALSE(closed_.contains(n1_.stream));
+  fleet_.OnMessage(n1_.stream, "n1", n1_.Hello());
+  EXPECT_THAT(closed_[n1_.stream], HasSubstr("one Hello"));
+}
+
+TEST_F(FleetTest, OfTwoStreamsOfANodeTheNewerIsItsStream) {
+  fleet_.SetTargets({{"n1", Target({{"a", "1"}})}});
+  Dial(&n1_);
+  const StreamId old = n1_.stream;
+  Dial(&n1_);
+  EXPECT_TRUE(closed_.contains(old));
+  fleet_.OnEnd(old);
+  EXPECT_EQ(fleet_.stats().connected, 1u);
+  Obey(&n1_);
+  EXPECT_EQ(Of("a").applied, 1u);
+}
+
+TEST_F(FleetTest, ANodeThatIsAwayEnforcesWhatItHeldAndIsAwaitedForTheRest) {
+  fleet_.SetTargets({{"n1", Target({{"a", "1"}})}});
+  Dial(&n1_);
+  Obey(&n1_);
+  fleet_.OnEnd(n1_.stream);
+  EXPECT_EQ(Of("a").applied, 1u);
+  fleet_.SetTargets({{"n1", Target({{"a", "2"}})}});
+  EXPECT_THAT(Of("a").awaited, ElementsAre("n1"));
+  EXPECT_FALSE(fleet_.IsHeld("red", "a")) << "who is away cannot be waited for";
+  Dial(&n1_);
+  EXPECT_TRUE(fleet_.IsHeld("red", "a"));
+  Obey(&n1_);
+  EXPECT_EQ(Of("a").applied, 1u);
+}
+
+TEST_F(FleetTest, AnAnswerThatDoesNotComeEndsTheStream) {
+  fleet_.SetTargets({{"n1", Target({{"a", "1"}})}});
+  Dial(&n1_);
+  clock_.AdvanceMs(kAnswerMs + 1);
+  fleet_.Tick();
+  EXPECT_THAT(closed_[n1_.stream], HasSubstr("no answer"));
+  const StreamId lost = n1_.stream;
+  Dial(&n1_);
+  Obey(&n1_);
+  EXPECT_NE(lost, n1_.stream);
+}
+
+TEST_F(FleetTest, AHerdIsToldToComeAgainAndWholeSetsAreSentAtAPace) {
+  std::map<std::string, std::string> policies;
+  for (int i = 0; i < 50; ++i) policies["t" + std::to_string(i)] = "1";
+  const SharedNode target = Target(policies);
+  std::map<std::string, SharedNode> targets;
+  std::vector<FakeNode> nodes(1000);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    nodes[i].name = absl::StrCat("n", i);
+    targets[nodes[i].name] = target;
+  }
+  fleet_.SetTargets(targets);
+  std::vector<size_t> outside;
+  for (size_t i = 0; i < nodes.size(); ++i) outside.push_back(i);
+  int seconds = 0;
+  size_t most = 0;
+  for (; fleet_.stats().current < nodes.size() && seconds < 60; ++seconds) {
+    const size_t before = fleet_.stats().streams;
+    for (const size_t i : std::exchange(outside, {})) {
+      Dial(&nodes[i]);
+      if (closed_.contains(nodes[i].stream)) outside.push_back(i);
+    }
+    most = std::max(most, fleet_.stats().streams - before);
+    for (int tick = 0; tick < 10; ++tick) {
+      fleet_.Tick();
+      for (FakeNode& node : nodes) {
+        for (const v1::Update& update : SentTo(node)) fleet_.OnMessage(node.stream, "", node.Take(update));
+      }
+      clock_.AdvanceMs(100);
+    }
+  }
+  EXPECT_EQ(fleet_.stats().current, nodes.size());
+  EXPECT_LE(most, static_cast<size_t>(kStreamsBurst));
+  EXPECT_GT(fleet_.stats().streams_refused, 0u);
+  EXPECT_LT(seconds, 15);
+}
+
+TEST_F(FleetTest, UsageIsAddedUpAndATenantAboveItsLimitIsTold) {
+  fleet_.SetTargets({{"n1", Target({{"a", "1"}})}, {"n2", Target({{"a", "1"}})}});
+  Dial(&n1_);
+  Dial(&n2_);
+  const auto tell = [&](const FakeNode& node, uint64_t bytes, bool above) {
+    v1::NodeMessage message;
+    v1::TenantUsage* tenant = message.mutable_usage()->add_tenants();
+    tenant->set_tenant("red/a");
+    tenant->set_dram_bytes(bytes);
+    tenant->set_above_limit(above);
+    progress_.clear();
+    fleet_.OnMessage(node.stream, "", message);
+  };
+  tell(n1_, 5, false);
+  EXPECT_THAT(progress_, IsEmpty()) << "usage alone is no news";
+  tell(n2_, 7, true);
+  EXPECT_THAT(progress_, ElementsAre("TenantKVPolicy/red/a"));
+  EXPECT_EQ(Of("a").dram_bytes, 12u);
+  EXPECT_THAT(Of("a").above_limit, ElementsAre("n2"));
+  tell(n2_, 6, true);
+  EXPECT_THAT(progress_, IsEmpty());
+  tell(n2_, 2, false);
+  EXPECT_THAT(progress_, ElementsAre("TenantKVPolicy/red/a"));
+}
+
+TEST_F(FleetTest, WhatIsSaidOfASetThatIsNotHeldIsRefused) {
+  v1::NodeMessage lie = n1_.Hello();
+  lie.mutable_hello()->set_version("0123");
+  fleet_.OnMessage(7, "", lie);
+  EXPECT_TRUE(closed_.contains(7));
+  EXPECT_EQ(fleet_.stats().connected, 0u);
+  Dial(&n1_);
+  fleet_.OnMessage(n1_.stream, "", FakeNode::Answer("0123", ""));
+  EXPECT_TRUE(closed_.contains(n1_.stream));
+}
+
+}  // namespace
+}  // namespace kvartal::sync
