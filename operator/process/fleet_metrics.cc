@@ -15,7 +15,8 @@ std::string FleetText(const sync::FleetStats& fleet, const StatusWriterStats& wr
   add("kvartal_operator_nodes_current", "gauge", "Nodes that enforce what they are to.", fleet.current);
   add("kvartal_operator_nodes_rejected", "gauge", "Nodes that refuse what they are to enforce.", fleet.rejected);
   add("kvartal_operator_streams_total", "counter", "Streams that nodes began.", fleet.streams);
-  add("kvartal_operator_streams_refused_total", "counter", "Streams told to come again.", fleet.streams_refused);
+  add("kvartal_operator_streams_refused_total", "counter",
+      "Streams told to come again, or that were not the node they said.", fleet.streams_refused);
   add("kvartal_operator_updates_total", "counter", "Updates sent to nodes.", fleet.updates);
   add("kvartal_operator_update_objects_total", "counter", "Objects in them.", fleet.update_objects);
   add("kvartal_operator_acks_total", "counter", "Updates that a node put in force.", fleet.acks);

@@ -62,8 +62,10 @@ absl::Status Operator::MakeParts(const kube::ClusterAccess& access) {
                     .on_verdict = [this](const kube::ObjectKey& key) { writer_->Touch(key); }});
   writer_ =
       std::make_unique<StatusWriter>(client_.get(), loop_.get(), &clock_, watch_.get(), decider_.get(), fleet_.get());
+  if (options_.attest_nodes) attestor_.emplace(*options_.attest_nodes);
   keys_ = std::make_unique<KeyWatch>(client_.get(), loop_.get(), [this](const auto& issuer, const auto& keys) {
     Log(LogLevel::kInfo, "operator", "tokens are issued by ", issuer);
+    if (attestor_) attestor_->SetKeys(issuer, keys);
     fleet_->SetKeys(issuer, keys);
   });
   elector_ = std::make_unique<kube::LeaseElector>(
@@ -89,8 +91,8 @@ void Operator::BeginWhenSynced() {
   working_ = true;
   auto server = sync::SyncServer::Start(
       options_.sync, loop_.get(),
-      {.on_message = [this](auto stream, const std::string&,
-                            const sync::v1::NodeMessage& message) { fleet_->OnMessage(stream, "", message); },
+      {.on_message = [this](auto stream, const std::string& token,
+                            const sync::v1::NodeMessage& message) { OnNodeMessage(stream, token, message); },
        .on_end = [this](auto stream) { fleet_->OnEnd(stream); }});
   if (!server.ok()) {
     Log(LogLevel::kError, "operator", server.status().message());
@@ -101,6 +103,16 @@ void Operator::BeginWhenSynced() {
   decider_->Start();
   writer_->Start();
   keys_->Start();
+}
+
+void Operator::OnNodeMessage(sync::StreamId stream, const std::string& token, const sync::v1::NodeMessage& message) {
+  std::string attested;
+  if (attestor_ && message.has_hello()) {
+    const absl::StatusOr<std::string> node = attestor_->NodeOf(token, clock_.WallMs());
+    if (!node.ok()) return fleet_->Refuse(stream, std::string(node.status().message()));
+    attested = *node;
+  }
+  fleet_->OnMessage(stream, attested, message);
 }
 
 void Operator::Tick() {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "daemon/process/signal_watch.h"
@@ -12,6 +13,7 @@
 #include "operator/kube/health_server.h"
 #include "operator/kube/lease_elector.h"
 #include "operator/process/key_watch.h"
+#include "operator/process/node_attestor.h"
 #include "operator/process/status_writer.h"
 #include "operator/sync/sync_server.h"
 
@@ -23,6 +25,7 @@ struct OperatorOptions {
   uint64_t seed = 1;
   std::string health_address;
   sync::SyncServerOptions sync;
+  std::optional<NodeAttestorOptions> attest_nodes;  // without, a stream is the node that it says
   kube::LeaseTimes lease_times;
   double calls_per_second = kube::kCallsPerSecond;  // that we ask of the API server at most
 };
@@ -41,6 +44,7 @@ class Operator {
   absl::Status MakeParts(const kube::ClusterAccess& access);
   void OnLeading();
   void BeginWhenSynced();
+  void OnNodeMessage(sync::StreamId stream, const std::string& token, const sync::v1::NodeMessage& message);
   void Tick();
   void UpdateMetrics();
   void Stop();
@@ -63,6 +67,7 @@ class Operator {
   std::unique_ptr<sync::Fleet> fleet_;
   std::unique_ptr<Decider> decider_;
   std::unique_ptr<StatusWriter> writer_;
+  std::optional<NodeAttestor> attestor_;
   std::unique_ptr<KeyWatch> keys_;
   std::unique_ptr<sync::SyncServer> server_;
   std::unique_ptr<kube::LeaseElector> elector_;

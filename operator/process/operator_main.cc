@@ -23,6 +23,7 @@ constexpr int kExitRefused = 2;  // a flag, or where we are, does not allow a st
 
 struct Flags {
   std::string kubeconfig, ns, lease = "kvartal-operator", log_level = "info";
+  std::string node_account, node_audience = "kvartal-operator";
   OperatorOptions options;
 };
 
@@ -59,6 +60,13 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "certificate for the nodes (PEM), read again when changed")
       ->type_name("FILE");
   app->add_option("--tls-key", flags->options.sync.key_file, "its key (PEM)")->type_name("FILE");
+  app->add_option("--node-account", flags->node_account,
+                  "NAMESPACE/NAME of the daemons' ServiceAccount: a stream has to bring a token of its pod on the node "
+                  "that it says it is; without, it is taken at its word")
+      ->type_name("ACCOUNT");
+  app->add_option("--node-audience", flags->node_audience, "audience of those tokens")
+      ->capture_default_str()
+      ->type_name("NAME");
   app->add_option("--health", flags->options.health_address, "address of /healthz, /readyz and /metrics")
       ->capture_default_str()
       ->type_name("HOST:PORT");
@@ -97,6 +105,7 @@ int Serve(Flags flags) {
   if (!access.ok()) return Refuse(std::string(access.status().message()));
   std::random_device random;
   OperatorOptions& options = flags.options;
+  if (!flags.node_account.empty()) options.attest_nodes = {flags.node_account, flags.node_audience};
   options.seed = (uint64_t{random()} << 32) | random();
   options.identity = UniqueIdentity(options.seed);
   options.lease = {!flags.ns.empty() ? flags.ns : !access->ns.empty() ? access->ns : "default", flags.lease};

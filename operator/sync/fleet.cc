@@ -41,10 +41,16 @@ void Fleet::OnMessage(StreamId stream, const std::string& attested, const v1::No
   if (message.has_usage()) OnUsage(known->second, message.usage());
 }
 
+void Fleet::Refuse(StreamId stream, const std::string& why) {
+  ++counts_.streams_refused;
+  Log(LogLevel::kWarning, "sync", "a stream is refused: ", why);
+  sink_.close(stream, why);
+}
+
 void Fleet::OnHello(StreamId stream, const std::string& attested, const v1::Hello& hello) {
   if (hello.node().empty() || (!attested.empty() && hello.node() != attested)) {
-    Log(LogLevel::kWarning, "sync", "a stream of node '", attested, "' says that it is '", hello.node(), "': refused");
-    return sink_.close(stream, "this is not the node that its token is for");
+    return Refuse(stream,
+                  absl::StrCat("its token is for node '", attested, "', and it says that it is '", hello.node(), "'"));
   }
   if (stream_turns_.TakeMs(NowMs()) > 0) {
     stream_turns_.GiveBack();

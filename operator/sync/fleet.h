@@ -51,6 +51,8 @@ class Fleet {
   void SetKeys(const std::string& issuer, const std::string& keys);
   // `attested`: the node that the stream was proven to be; "": nothing was asked.
   void OnMessage(StreamId stream, const std::string& attested, const v1::NodeMessage& message);
+  // It could not be proven to be any node.
+  void Refuse(StreamId stream, const std::string& why);
   void OnEnd(StreamId stream);
   // To be called every kTickMs.
   void Tick();

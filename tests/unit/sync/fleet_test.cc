@@ -172,7 +172,7 @@ TEST_F(FleetTest, ANodeGetsItsOwnSetAndAnUnknownOneNothing) {
 
 TEST_F(FleetTest, ANodeSaysWhoItIsOnceAndAsItsTokenHasIt) {
   Dial(&n1_, "n2");
-  EXPECT_THAT(closed_[n1_.stream], HasSubstr("not the node"));
+  EXPECT_THAT(closed_[n1_.stream], HasSubstr("its token is for node 'n2'"));
   Dial(&n1_, "n1");
   EXPECT_FALSE(closed_.contains(n1_.stream));
   fleet_.OnMessage(n1_.stream, "n1", n1_.Hello());
