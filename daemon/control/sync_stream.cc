@@ -5,7 +5,9 @@
 #include <deque>
 #include <fstream>
 #include <iterator>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -28,6 +30,15 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
   return text;
 }
 
+// gRPC 1.51 ends the process ("prior > 0") when a channel goes while it is connecting (decision 0020). So none ever
+// goes: there is one for each authority that was used.
+void KeepForEver(const std::shared_ptr<grpc::Channel>& channel) {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<grpc::Channel>>;
+  const std::lock_guard lock(mutex);
+  kept->push_back(channel);
+}
+
 absl::Status OpenChannel(const StreamOptions& options, SyncChannel* channel) {
   std::string authorities;
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
@@ -48,6 +59,7 @@ absl::Status OpenChannel(const StreamOptions& options, SyncChannel* channel) {
   arguments.SetMaxReceiveMessageSize(kUpdateBytesMax);
   channel->channel = grpc::CreateCustomChannel(options.address, credentials, arguments);
   channel->authorities = std::move(authorities);
+  KeepForEver(channel->channel);
   return absl::OkStatus();
 }
 

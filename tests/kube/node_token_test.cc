@@ -66,7 +66,6 @@ class NodeTokenTest : public ::testing::Test {
   std::string DialAs(const std::string& node, const std::string& token) {
     const std::string path = server_.dir().File("token");
     if (!token.empty()) WriteFile(path, token);
-    control::SyncChannel channel;
     sync::v1::NodeMessage hello;
     hello.mutable_hello()->set_node(node);
     std::optional<std::string> result;
@@ -80,7 +79,7 @@ class NodeTokenTest : public ::testing::Test {
                                                        [&](const absl::Status& why) {
                                                          if (!result) result = std::string(why.message());
                                                        }},
-                                                  &channel);
+                                                  &channel_);
     EXPECT_TRUE(stream.ok()) << stream.status();
     EXPECT_TRUE(session_->Wait([&] { return result.has_value(); })) << operator_->log();
     return result.value_or("nothing");
@@ -89,6 +88,7 @@ class NodeTokenTest : public ::testing::Test {
   ApiServer server_;
   std::unique_ptr<KubeSession> session_;
   std::map<std::string, std::string> uids_;  // by pod
+  control::SyncChannel channel_;
   std::unique_ptr<OperatorProcess> operator_;
 };
 
