@@ -31,8 +31,7 @@ constexpr const char* kDigestName = "restore";
 constexpr uint64_t kTenantDramBytes = 256 * kMiB;
 constexpr uint64_t kPartBytes = 8 * kMiB;  // loaded, copied and released together
 constexpr uint32_t kPartsAhead = 3;        // 24 MiB on their way: the disk works while one is copied
-constexpr uint32_t kStoreBatch = 16;
-constexpr uint64_t kBacklogMax = 32;  // blocks not durable yet: each is to be on the disk
+constexpr uint64_t kBacklogBytesMax = 32 * kMiB;  // stored and not durable yet: each block is to be on the disk
 constexpr uint32_t kPollMs = 2;
 // Chains of a round: restored through the pipeline, restored part by part, read by fio.
 enum Kind : uint64_t { kPipelined, kSerial, kFio, kKinds };
@@ -154,8 +153,8 @@ class RestoreRun {
 
   absl::Status Store(const std::vector<BlockKey>& chain) {
     uint64_t request = 0;
-    for (size_t first = 0; first < chain.size(); first += kStoreBatch) {
-      const size_t last = std::min(chain.size(), first + kStoreBatch);
+    for (size_t first = 0; first < chain.size(); first += part_blocks_) {
+      const size_t last = std::min(chain.size(), first + part_blocks_);
       KV_ASSIGN_OR_RETURN(const Stored part, client_->Store(chain, first, last, request, [&](const Granted& slot) {
         FillBlock(chain[slot.index], slot.bytes);
       }));
@@ -164,7 +163,7 @@ class RestoreRun {
       const bool end = last == chain.size();
       for (uint32_t wait_ms = 0;; wait_ms = kPollMs) {
         KV_ASSIGN_OR_RETURN(const uint64_t durable, client_->Poll(wait_ms));
-        if (durable + (end ? 0 : kBacklogMax) >= stored_) break;
+        if (durable + (end ? 0 : kBacklogBytesMax / block_bytes_) >= stored_) break;
       }
     }
     return absl::OkStatus();
