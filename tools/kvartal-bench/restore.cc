@@ -29,8 +29,8 @@ namespace {
 
 constexpr const char* kDigestName = "restore";
 constexpr uint64_t kTenantDramBytes = 256 * kMiB;
-constexpr uint64_t kPartBytes = 8 * kMiB;  // loaded, copied and released together
-constexpr uint32_t kPartsAhead = 3;        // 24 MiB on their way: the disk works while one is copied
+constexpr uint64_t kPartBytes = 8 * kMiB;         // loaded, copied and released together
+constexpr uint32_t kPartsAhead = 3;               // 24 MiB on their way: the disk works while one is copied
 constexpr uint64_t kBacklogBytesMax = 32 * kMiB;  // stored and not durable yet: each block is to be on the disk
 constexpr uint32_t kPollMs = 2;
 // Chains of a round: restored through the pipeline, restored part by part, read by fio.
