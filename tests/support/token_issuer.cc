@@ -110,7 +110,12 @@ std::string TokenIssuer::Sign(const nlohmann::json& claims, const std::string& k
 
 std::string TokenIssuer::Sign(const nlohmann::json& claims, const std::string& kid,
                               const nlohmann::json& header) const {
-  const std::string text = absl::StrCat(Base64Url(header.dump()), ".", Base64Url(claims.dump()));
+  return SignPayload(claims.dump(), kid, header);
+}
+
+std::string TokenIssuer::SignPayload(const std::string& payload, const std::string& kid,
+                                     const nlohmann::json& header) const {
+  const std::string text = absl::StrCat(Base64Url(header.dump()), ".", Base64Url(payload));
   return absl::StrCat(text, ".", Base64Url(SignText(text, keys_.at(kid))));
 }
 

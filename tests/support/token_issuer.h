@@ -38,6 +38,8 @@ class TokenIssuer {
   std::string Sign(const nlohmann::json& claims, const std::string& kid) const;
   // The same with a header of the test's own.
   std::string Sign(const nlohmann::json& claims, const std::string& kid, const nlohmann::json& header) const;
+  // Of a payload that need not be JSON.
+  std::string SignPayload(const std::string& payload, const std::string& kid, const nlohmann::json& header) const;
   // A good one, by the first key there is.
   std::string Token(const std::string& ns, const std::string& account, const std::string& pod,
                     int64_t expires_wall_ms) const;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
 #include "daemon/base/limits.h"
 #include "tests/support/token_issuer.h"
 
@@ -165,11 +166,13 @@ TEST_F(PodTokenTest, GarbageIsMalformedWhateverItsSize) {
   for (const json& payload : {json::array({1, 2}), json("text"), json(nullptr)}) {
     EXPECT_EQ(Verify(issuer_->Sign(payload, "key-1")).fault, TokenFault::kMalformed);
   }
-  json deep = 1;
-  for (int i = 0; i < 4000; ++i) deep = json::array({deep});
+  // Written as text: who makes it of JSON values needs as deep a stack as who reads it without care.
   json claims = Claims();
-  claims["aud"] = deep;
-  EXPECT_EQ(Verify(issuer_->Sign(claims, "key-1")).fault, TokenFault::kAudience);
+  claims["aud"] = "AUD";
+  const std::string deep = std::string(4000, '[') + "1" + std::string(4000, ']');
+  const std::string payload = absl::StrReplaceAll(claims.dump(), {{"\"AUD\"", deep}});
+  const json header = {{"alg", "RS256"}, {"kid", "key-1"}};
+  EXPECT_EQ(Verify(issuer_->SignPayload(payload, "key-1", header)).fault, TokenFault::kAudience);
 }
 
 TEST_F(PodTokenTest, WhatIsSaidOfARefusalHoldsNothingOfTheToken) {
