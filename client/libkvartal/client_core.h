@@ -44,6 +44,7 @@ class ClientCore {
                    const Deadline& deadline);
   void Release(kv_lease* lease, uint32_t count);
   kv_status Pin(const kv_lease* lease, uint64_t until_wall_ms, const Deadline& deadline);
+  kv_status Hint(const kv_lease* lease, kv_hint_what what);
   kv_status Renew(const Deadline& deadline);
 
   kv_status Reserve(const kv_reserve_args& args, kv_slot* slots, const Deadline& deadline);

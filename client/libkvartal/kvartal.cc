@@ -246,6 +246,15 @@ kv_status kv_pin(kv_client* client, kv_lease* lease, uint64_t until_wall_ms, uin
   });
 }
 
+kv_status kv_hint(kv_client* client, const kv_lease* lease, kv_hint_what what) {
+  return Guarded(client, [&](ClientCore& core) {
+    if (lease == nullptr) return BadArgument(core, "lease must not be NULL");
+    if (what != KV_HINT_ENDED && what != KV_HINT_WAITING)
+      return BadArgument(core, "what is neither KV_HINT_ENDED nor KV_HINT_WAITING");
+    return core.Hint(lease, what);
+  });
+}
+
 kv_status kv_renew(kv_client* client, uint32_t deadline_ms) {
   return Guarded(client, [&](ClientCore& core) { return core.Renew(DeadlineOf(deadline_ms)); });
 }

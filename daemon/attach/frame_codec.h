@@ -34,6 +34,7 @@ enum class Verb : uint8_t {
   kDetach,
   kGrantAck,
   kPin,
+  kHint,
 };
 
 // What Parse made of a packet.

@@ -49,6 +49,8 @@ void RequestPath::Handle(Session* session, Verb verb) {
       return Renew(session);
     case Verb::kPin:
       return Pin(session);
+    case Verb::kHint:
+      return Hint(session);
     case Verb::kOpenNamespace:
       return OpenNamespace(session);
     case Verb::kNone:
@@ -63,6 +65,11 @@ void RequestPath::SendError(Session* session, v1::Error::Code code, std::string_
                             std::string_view refusal) {
   ++parts_.stats->errors;
   session->SendError(parts_.codec, request_id(), code, message, refusal);
+}
+
+void RequestPath::Refuse(Session* session, policy::Refusal reason, std::string_view message) {
+  parts_.engine->NoteRefusal(session->group->tenant, reason);
+  SendError(session, Code::REFUSED, message, RefusalName(reason));
 }
 
 Lease* RequestPath::LeaseOf(Session* session, uint64_t id) {
@@ -88,19 +95,17 @@ bool RequestPath::NamespaceIsOpen(Session* session, uint32_t ns) {
 bool RequestPath::MayLease(Session* session, const Lease* lease, size_t blocks) {
   const LeaseTable& leases = session->group->leases;
   if ((lease != nullptr || leases.MayCreate()) && leases.MayAppend(blocks)) return true;
-  SendError(session, Code::REFUSED,
-            absl::StrCat("this engine group holds ", leases.leases(), " leases with ", leases.leased_blocks(),
-                         " blocks, as many as it may: release some"),
-            RefusalName(policy::Refusal::kGroupLimit));
+  Refuse(session, policy::Refusal::kGroupLimit,
+         absl::StrCat("this engine group holds ", leases.leases(), " leases with ", leases.leased_blocks(),
+                      " blocks, as many as it may: release some"));
   return false;
 }
 
 bool RequestPath::MayWait(Session* session) {
   if (session->pending_requests < kPendingPerSessionMax) return true;
-  SendError(
-      session, Code::REFUSED,
-      absl::StrCat(kPendingPerSessionMax, " requests of this session wait for their answers already: await some first"),
-      RefusalName(policy::Refusal::kQueueFull));
+  Refuse(session, policy::Refusal::kQueueFull,
+         absl::StrCat(kPendingPerSessionMax,
+                      " requests of this session wait for their answers already: await some first"));
   return false;
 }
 
@@ -111,11 +116,10 @@ void RequestPath::OpenNamespace(Session* session) {
   const ModelLayout layout{in.tokens_per_block(), in.shard_count(), in.shard_bytes()};
   const auto ns = parts_.engine->OpenNamespace(session->group->tenant, digest, layout);
   if (!ns.ok()) {
-    const bool full = ns.status().code() == absl::StatusCode::kResourceExhausted;
-    const absl::string_view message = ns.status().message();
-    return SendError(session, full ? Code::REFUSED : Code::BAD_ARGUMENT,
-                     std::string_view(message.data(), message.size()),
-                     full ? RefusalName(policy::Refusal::kTenantLimit) : "");
+    const std::string_view message(ns.status().message().data(), ns.status().message().size());
+    if (ns.status().code() != absl::StatusCode::kResourceExhausted)
+      return SendError(session, Code::BAD_ARGUMENT, message);
+    return Refuse(session, policy::Refusal::kTenantLimit, message);
   }
   // Counted once a group, however often its sessions open it.
   if (!session->group->namespaces.insert(ns->value()).second) parts_.engine->CloseNamespace(*ns);
@@ -267,10 +271,9 @@ void RequestPath::Reserve(Session* session) {
                      absl::StrCat("shard ", in.shard(), " is not below the namespace's shard_count ", shard_count));
   }
   if (!group->MayFill(keys.size())) {
-    return SendError(session, Code::REFUSED,
-                     absl::StrCat("this engine group is filling ", group->filling.size() + group->reserving_blocks,
-                                  " blocks, and may fill ", kFillingBlocksPerGroupMax, ": commit or abort some"),
-                     RefusalName(policy::Refusal::kGroupLimit));
+    return Refuse(session, policy::Refusal::kGroupLimit,
+                  absl::StrCat("this engine group is filling ", group->filling.size() + group->reserving_blocks,
+                               " blocks, and may fill ", kFillingBlocksPerGroupMax, ": commit or abort some"));
   }
   if (!MayWait(session)) return;
   engine::ReserveRequest request;
@@ -395,6 +398,18 @@ void RequestPath::Pin(Session* session) {
   ServerFrame& reply = parts_.codec->NewReply(request_id());
   reply.mutable_pinned();
   session->Send(parts_.codec, reply);
+}
+
+void RequestPath::Hint(Session* session) {
+  const v1::Hint& in = parts_.codec->frame().hint();
+  const Lease* lease = session->group->leases.Find(LeaseId(in.lease()));
+  if (lease == nullptr) {
+    ++parts_.stats->not_found;  // as with a Release
+  } else if (in.what() == v1::Hint::ENDED) {
+    parts_.engine->Hint(lease->left(), policy::SessionHint::kEnded);
+  } else if (in.what() == v1::Hint::WAITING) {
+    parts_.engine->Hint(lease->left(), policy::SessionHint::kWaiting);
+  }
 }
 
 void RequestPath::AbortOrphans() {

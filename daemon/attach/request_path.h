@@ -1,5 +1,5 @@
 // The verbs of an attached session: a frame in, the engine asked, an answer out. Lookup -> Load -> Release and
-// Reserve -> Commit or Abort, with Renew, Pin and OpenNamespace beside them.
+// Reserve -> Commit or Abort, with Renew, Pin, Hint and OpenNamespace beside them.
 // Confined to the engine loop.
 // Invariants: namespaces, leases and reservations are those of the session's own group; every verb that has an
 // answer gets exactly one, unless its session ends first; Lookup and Release allocate nothing once warm.
@@ -59,10 +59,13 @@ class RequestPath {
   void Abort(Session* session);
   void Renew(Session* session);
   void Pin(Session* session);
+  void Hint(Session* session);
 
   // nullptr when answered with an error.
   Lease* LeaseOf(Session* session, uint64_t id);
   bool NamespaceIsOpen(Session* session, uint32_t ns);
+  // Answers with a refusal that the engine did not make, and has it counted with those.
+  void Refuse(Session* session, policy::Refusal reason, std::string_view message);
   // False when answered with a refusal.
   bool MayLease(Session* session, const Lease* lease, size_t blocks);
   bool MayWait(Session* session);

@@ -138,6 +138,8 @@ void CacheEngine::Release(std::span<const Hold> holds) { core_->load_path.Releas
 
 bool CacheEngine::MayRenew(std::span<const Hold> holds) const { return core_->space.MayKeep(holds); }
 
+void CacheEngine::Hint(std::span<const Hold> chain, policy::SessionHint hint) { core_->load_path.Hint(chain, hint); }
+
 policy::Refusal CacheEngine::Pin(std::span<const Hold> blocks, int64_t until_wall_ms) {
   return core_->pins.Pin(blocks, until_wall_ms);
 }
@@ -185,6 +187,10 @@ void CacheEngine::Drain(absl::AnyInvocable<void()> done) {
   core_->state.draining = true;
   core_->drain_done = std::move(done);
   core_->TryEndDrain();
+}
+
+void CacheEngine::NoteRefusal(TenantId tenant, policy::Refusal reason) {
+  core_->state.NoteRefusal(core_->state.tenant(tenant), TierKind::kDram, reason, 0);
 }
 
 EngineStats CacheEngine::stats() const { return core_->state.Stats(); }

@@ -23,6 +23,7 @@
 #include "daemon/block/tier_kind.h"
 #include "daemon/engine/deletion_receipt.h"
 #include "daemon/engine/engine_stats.h"
+#include "daemon/policy/eviction_order.h"
 #include "daemon/policy/policy_table.h"
 #include "daemon/policy/refusal.h"
 
@@ -191,6 +192,10 @@ class CacheEngine {
   // False while another tenant waits for its guarantee and this one keeps more than its own, or a block of it lies
   // where the other's has to go: such a lease ends at its time, renewed or not (decision 0007).
   bool MayRenew(std::span<const Hold> holds) const;
+  // What a client says of a conversation. `chain`: all it holds of it, front first. kEnded: the blocks from the end up
+  // to where another chain branches off are the tenant's first victims, after retired namespaces, until somebody asks
+  // for them. kWaiting: they count as asked for now, in their order and for their TTL.
+  void Hint(std::span<const Hold> chain, policy::SessionHint hint);
   // Keeps blocks resident until a wall-clock time, against eviction and TTL; on NVMe, across a
   // restart as well. All of them or none; a pin that cannot be kept is refused, not forgotten. kTenantLimit: no tier
   // has room for it within the tenant's guarantee there. kTooLong: maxAge ends before. kParentUnpinned: a block before
@@ -223,6 +228,8 @@ class CacheEngine {
   // No new stores; `done` when nothing is under way and the catalog is synced.
   void Drain(absl::AnyInvocable<void()> done);
 
+  // What the door refused a tenant before it came here: counted and told beside the engine's own.
+  void NoteRefusal(TenantId tenant, policy::Refusal reason);
   EngineStats stats() const;
   // KV_CHECKs every invariant that can be recomputed. O(entries): tests and `kvartalctl doctor`.
   void CheckInvariants() const;

@@ -445,6 +445,7 @@ EngineStats EngineState::Stats() const {
   out.charges = ledger.charges();
   out.refusals_decided = refusals_decided;
   out.refusals_answered = refusals_answered;
+  out.latency = latency;
   out.policy_version = policy->version();
   for (const TierKind tier : kAllTiers) out.guarantee_waits[TierIndex(tier)] = GuaranteeWaits(tier);
   out.recovering = recovering;

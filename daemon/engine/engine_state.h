@@ -248,6 +248,7 @@ class EngineState {
   std::vector<std::unique_ptr<Waiter>> TakeOut(absl::FunctionRef<bool(const Waiter&)> is_it);
   void EndLateWaiters();
 
+  RequestLatency& LatencyOf(const TenantState& tenant) { return latency[static_cast<size_t>(tenant.rules.sla)]; }
   EngineStats Stats() const;
 
   const EngineOptions options;
@@ -290,6 +291,7 @@ class EngineState {
   uint64_t waiting = 0;
   uint64_t stray_bytes_punched = 0;
   LatencyHistogram refusals_decided, refusals_answered;
+  std::array<RequestLatency, policy::kSlaTierCount> latency;
   bool recovering = false;
   bool draining = false;
   bool times_shortened = false;  // by a policy: timers that were set before may be late

@@ -34,6 +34,7 @@ LoadOperation::LoadOperation(LoadPath* path, LoadRequest request, Refusal cut_sh
       group_(request.group),
       session_(request.session),
       due_tick_(path->state_.DueTick(request.deadline_ms)),
+      arrived_ns_(path->state_.devices.clock->MonotonicNs()),
       urgency_(request.ahead ? Movement::Urgency::kAhead : Movement::Urgency::kDemand),
       entries_(std::move(request.entries)),
       done_(std::move(done)),
@@ -153,6 +154,8 @@ void LoadOperation::Answer() {
   answered_ = true;
   const std::shared_ptr<LoadOperation> self = std::move(*place_);
   path_.unanswered_.erase(place_);
+  EngineState& state = path_.state_;
+  if (!ahead()) state.LatencyOf(tenant_).load.AddNs(state.devices.clock->MonotonicNs() - arrived_ns_);
   CacheEngine::LoadResult result;
   result.reason = reason_;
   size_t position = 0;

@@ -47,6 +47,7 @@ class LoadOperation {
   const GroupId group_;      // whose it is; None: nobody's who could end
   const SessionId session_;  // who waits for the answer; None: not a session
   const uint32_t due_tick_;
+  const int64_t arrived_ns_;
   const Movement::Urgency urgency_;
   std::vector<EntryId> entries_;
   CacheEngine::LoadDone done_;

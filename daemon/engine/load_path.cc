@@ -134,4 +134,20 @@ void LoadPath::Release(std::span<const Hold> holds) {
   if (tenant != nullptr) state_.Wake(*tenant);
 }
 
+void LoadPath::Hint(std::span<const Hold> chain, policy::SessionHint hint) {
+  if (hint == policy::SessionHint::kWaiting) {
+    const uint64_t request = state_.NextRequest();
+    for (const Hold hold : chain) residency_.Refresh(hold.entry, request, state_.NowTick());
+    return;
+  }
+  // From the end, to where another conversation branches off: what lies before that is not this one's alone.
+  EntryId child;
+  for (auto hold = chain.rbegin(); hold != chain.rend(); ++hold) {
+    const uint32_t own_children = child.valid() && state_.index.at(child).parent == hold->entry ? 1 : 0;
+    if (state_.index.at(hold->entry).children > own_children) return;
+    residency_.SetEnded(hold->entry);
+    child = hold->entry;
+  }
+}
+
 }  // namespace kvartal::engine

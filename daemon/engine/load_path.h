@@ -32,6 +32,7 @@ class LoadPath {
   void EndSession(SessionId session);
   void Tick();
   void Release(std::span<const Hold> holds);
+  void Hint(std::span<const Hold> chain, policy::SessionHint hint);
 
  private:
   friend class LoadOperation;

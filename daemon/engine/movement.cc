@@ -69,9 +69,10 @@ SlotId Movement::NvmeSlotOf(EntryId id) const {
 
 // What is pinned was promised.
 bool Movement::MayWrite(const Entry& entry, uint64_t bytes) const {
-  const bool goes_on = static_cast<policy::SessionPhase>(entry.phase) == policy::SessionPhase::kContinuing;
-  return entry.pinned || state_.write_budget.Admits(state_.devices.clock->MonotonicNs(), bytes,
-                                                    /*proven=*/goes_on || entry.frequency > 1);
+  const auto phase = static_cast<policy::SessionPhase>(entry.phase);
+  const bool proven =
+      phase == policy::SessionPhase::kContinuing || (phase != policy::SessionPhase::kEnded && entry.frequency > 1);
+  return entry.pinned || state_.write_budget.Admits(state_.devices.clock->MonotonicNs(), bytes, proven);
 }
 
 void Movement::WriteThrough(EntryId id) {
@@ -105,6 +106,7 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::
   if (reason != WriteReason::kWriteThrough) --tenant.demotions_under_way;
   if (written.ok()) {
     residency_.AddCopy(id, TierKind::kNvme, slot);
+    tenant.stats.nvme_written_bytes += state_.SlotBytesOf(entry);
     ++(reason == WriteReason::kWriteThrough ? tenant.stats.write_throughs : tenant.stats.demotions);
     Record({slot, *written});
   } else {
@@ -228,6 +230,7 @@ void Movement::FinishRead(EntryId id, absl::Status status) {
   if (status.ok()) {
     residency_.AddCopy(id, TierKind::kDram, slot);
     ++tenant.stats.blocks_loaded;
+    tenant.stats.nvme_read_bytes += state_.SlotBytesOf(entry);
   } else {
     ++tenant.stats.load_failures;
     entry.reading = false;

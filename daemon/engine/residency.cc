@@ -110,6 +110,21 @@ void Residency::Touch(EntryId id, uint64_t request, uint32_t now_tick, policy::S
   JoinOrders(id);
 }
 
+void Residency::SetEnded(EntryId id) {
+  LeaveOrders(id);
+  state_.index.at(id).phase = static_cast<uint8_t>(policy::SessionPhase::kEnded);
+  JoinOrders(id);
+}
+
+void Residency::Refresh(EntryId id, uint64_t request, uint32_t now_tick) {
+  Entry& entry = state_.index.at(id);
+  LeaveOrders(id);
+  entry.last_touch = request;
+  entry.last_access_tick = now_tick;
+  entry.phase = static_cast<uint8_t>(policy::SessionPhase::kContinuing);
+  JoinOrders(id);
+}
+
 void Residency::JoinOrders(EntryId id) {
   const Entry& entry = state_.index.at(id);
   for (TierKind tier : kAllTiers) {
@@ -254,8 +269,9 @@ void Residency::DropCopy(EntryId id, TierKind tier, policy::DropCause cause) {
                          cause.reason == policy::DropReason::kOverLimit;
   if (for_space) state_.RememberLost(tenant, tier, entry);
   ClearCopy(id, tier);
-  // A retired block goes whatever it is worth: nothing is learnt from that.
-  if (policy::IsEviction(cause.reason) && !retired) tenant.order(tier).Evicted(TraitsOf(entry));
+  // What is retired or has ended goes whatever it is worth: nothing is learnt from that.
+  const bool over = retired || static_cast<policy::SessionPhase>(entry.phase) == policy::SessionPhase::kEnded;
+  if (policy::IsEviction(cause.reason) && !over) tenant.order(tier).Evicted(TraitsOf(entry));
   if (tier == TierKind::kNvme && entry.durable) {
     entry.durable = false;
     --state_.TenantOf(entry).stats.durable_blocks;

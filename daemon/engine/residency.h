@@ -15,8 +15,8 @@ class Residency {
  public:
   explicit Residency(EngineState* state) : state_(*state) {}
 
-  // A new entry in state kReserved, or the placeholder revived. REQUIRES: FindOrPlaceholder said there is no live
-  // block.
+  // A new entry in state kReserved, or the placeholder revived. REQUIRES: the key has no live
+  // block; `placeholder` is its entry without copies, None when it has none.
   EntryId Reserve(NamespaceId ns, const BlockKey& key, EntryId placeholder, EntryId parent, uint32_t depth,
                   uint64_t request);
   void StartFilling(EntryId id, SlotId dram_slot);
@@ -27,6 +27,11 @@ class Residency {
   // The request `request` used it now; its conversation is in the phase that the request showed on the way to it.
   void Touch(EntryId id, uint64_t request, uint32_t now_tick);
   void Touch(EntryId id, uint64_t request, uint32_t now_tick, policy::SessionPhase phase);
+
+  // Its client says that nobody will ask for it again; the next request that does takes that back.
+  void SetEnded(EntryId id);
+  // As if the request had used it, but for what is counted and learnt of uses.
+  void Refresh(EntryId id, uint64_t request, uint32_t now_tick);
 
   // A copy that has just been written there.
   void AddCopy(EntryId id, TierKind tier, SlotId slot);

@@ -184,9 +184,11 @@ class StorePath::Operation : public Waiter {
 
   void Answer() {
     TakeBackEnded();
+    const int64_t took_ns = state_.devices.clock->MonotonicNs() - arrived_ns_;
+    state_.LatencyOf(tenant_).reserve.AddNs(took_ns);
     if (any_refused_) {
       state_.refusals_decided.AddNs(deciding_ns_);
-      state_.refusals_answered.AddNs(state_.devices.clock->MonotonicNs() - arrived_ns_);
+      state_.refusals_answered.AddNs(took_ns);
     }
     done_(std::move(blocks_));
   }
@@ -238,6 +240,7 @@ CommitOutcome StorePath::Commit(GroupId group, ReservationId reservation, uint32
   residency_.Commit(id);
   TenantState& tenant = state_.TenantOf(state_.index.at(id));
   ++tenant.stats.blocks_stored;
+  tenant.stats.stored_bytes += state_.SlotBytesOf(state_.index.at(id));
   if (tenant.rules.tier(TierKind::kNvme).limit_bytes > 0 && state_.devices.nvme != nullptr) {
     state_.durable_watch[id] = {group, reservation};
     movement_.WriteThrough(id);

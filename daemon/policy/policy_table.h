@@ -29,6 +29,11 @@ struct TierQuota {
 };
 
 enum class SlaTier : uint8_t { kBasic, kStandard, kPremium };
+inline constexpr size_t kSlaTierCount = 3;
+constexpr const char* SlaTierName(SlaTier sla) {
+  constexpr const char* kNames[kSlaTierCount] = {"basic", "standard", "premium"};
+  return kNames[static_cast<size_t>(sla)];
+}
 enum class OnExpiry : uint8_t { kDemote, kDelete };
 
 struct TenantRules {

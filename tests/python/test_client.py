@@ -8,7 +8,7 @@ from conftest import BLOCK_BYTES, PATIENT_MS, chain, store
 from daemon import Daemon
 
 import kvartal
-from kvartal import Outcome, Status
+from kvartal import Hint, Outcome, Status
 from kvartal import client as client_module
 
 
@@ -56,6 +56,8 @@ def test_what_one_client_stores_another_reads_in_place(daemon, namespace):
             assert block.shape == (BLOCK_BYTES,) and (block == 1 + i).all() and lease.valid(i)
             assert not block.flags.owndata and not block.flags.writeable
         assert lease.block(40) is None and not lease.valid(40)
+        assert lease.hint(Hint.WAITING) and lease.hint(Hint.ENDED)
+    assert not lease.hint(Hint.ENDED), 'of a lease that was given back nothing can be said'
 
 
 def test_shards_lie_apart_and_a_block_is_seen_with_its_last_one(daemon):

@@ -22,6 +22,7 @@ constexpr Row kRows[] = {
     {Situation::kStoredAnewWhileHeld, "stored anew while held", 20},
     {Situation::kPinned, "pinned", 200},
     {Situation::kPinRefused, "pin refused", 20},
+    {Situation::kHinted, "hinted", 200},
     {Situation::kGroupEnded, "group ended with blocks unfinished", 200},
     {Situation::kNamespaceClosed, "namespace closed", 100},
     {Situation::kNamespaceReopened, "namespace reopened", 100},

@@ -22,6 +22,7 @@ enum class Situation : uint8_t {
   kStoredAnewWhileHeld,  // a lost block is being filled again, and loaded by who holds it from before
   kPinned,
   kPinRefused,
+  kHinted,
   kGroupEnded,       // with blocks unfinished
   kNamespaceClosed,  // by the last group that had it open
   kNamespaceReopened,
@@ -72,7 +73,7 @@ enum class Situation : uint8_t {
   kSurvived,
   kStoredWhileRecovering,
 };
-inline constexpr size_t kSituations = 55;
+inline constexpr size_t kSituations = 56;
 
 class Coverage {
  public:

@@ -2,6 +2,7 @@
 """Bugs planted in the source of the engine, one at a time: the simulator has to find every one.
 
 usage: mutations.py [NAME ...]     all of them, or those whose names begin so
+       mutations.py --list         builds nothing: only looks whether every one still has a place in the source
 Builds in build-mutations/, a copy of the tree. Prints a line a bug: how many events it took. Exits 1 when one was not
 found, or when the source it changes is no longer there.
 """
@@ -54,7 +55,8 @@ MUTATIONS = {
     'takes-the-commit-of-another-group': [
         (ENGINE + 'store_path.cc', '  if (filling.group != group) return CommitOutcome::kNotYours;\n', '')],
     'answers-a-group-that-ended': [
-        (ENGINE + 'store_path.cc', 'return waiter->group() != group;', 'return waiter->group() != group || true;')],
+        (ENGINE + 'store_path.cc', 'return waiter.group() == group; });',
+         'return waiter.group() == group && false; });')],
     'skips-the-limit': [
         (POLICY + 'quota_ledger.cc',
          '  if (bytes > Room(account.limit_bytes, account.charged_bytes)) return {Charge(), Refusal::kTenantLimit};\n',
@@ -221,7 +223,22 @@ def mutate(name):
                 file.write(text)
 
 
+def places_missing():
+    """Changes whose text is not in the source exactly once."""
+    missing = []
+    for name, changes in MUTATIONS.items():
+        for path, before, _ in changes:
+            with open(os.path.join(ROOT, path), encoding='utf-8') as file:
+                count = file.read().count(before)
+            if count != 1:
+                missing.append(f'{name}: {path} has "{before.strip()[:60]}" {count} times: adapt the list')
+    return missing
+
+
 def main():
+    if sys.argv[1:] == ['--list']:
+        missing = places_missing()
+        sys.exit('\n'.join(missing) if missing else print('\n'.join(MUTATIONS)))
     wanted = [name for name in MUTATIONS if len(sys.argv) == 1 or any(name.startswith(a) for a in sys.argv[1:])]
     if not wanted:
         sys.exit('no such bug; there are: ' + ' '.join(MUTATIONS))

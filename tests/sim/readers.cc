@@ -202,6 +202,20 @@ void Simulation::DoPin() {
   Pin(lease, count, static_cast<int64_t>(random_.Below(30'000)));
 }
 
+void Simulation::DoHint() {
+  if (leases_.empty()) return;
+  const Lease& lease = random_.Pick(leases_);
+  const bool waits = random_.Chance(50);
+  std::vector<engine::Hold> holds;
+  for (const Held& held : lease.blocks) {
+    holds.push_back(held.hold);
+    if (waits) model_.at(held.block).access_ms = Now();
+  }
+  Say("hint: ", holds.size(), " from ", model_.NameOf(lease.blocks.front().block), waits ? " wait" : " have ended");
+  node_.engine().Hint(holds, waits ? policy::SessionHint::kWaiting : policy::SessionHint::kEnded);
+  coverage_.Note(Situation::kHinted);
+}
+
 // Its end is said by the wall clock, and kept by the dates of blocks.
 void Simulation::Pin(const Lease& lease, size_t count, int64_t for_ms) {
   const Life& life = model_.life(lease.life);

@@ -71,7 +71,7 @@ void Simulation::Step() {
     case EventKind::kRelease:
       return DoRelease();
     case EventKind::kPin:
-      return DoPin();
+      return random_.Chance(80) ? DoPin() : DoHint();
     case EventKind::kHostile:
       return DoHostile();
     case EventKind::kGroupEnd:

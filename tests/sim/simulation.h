@@ -107,6 +107,7 @@ class Simulation : private engine::EngineObserver {
   void DoRelease();
   void ReleaseLease(size_t at, size_t count);
   void DoPin();
+  void DoHint();
   void Pin(const Lease& lease, size_t count, int64_t for_ms);
   void DoGroupEnd();
   void EndGroup(uint32_t life, size_t at);

@@ -72,6 +72,7 @@ _FUNCTIONS = {
     'kv_block_valid': (c_int, [_LEASE, c_uint32]),
     'kv_release': (None, [_CLIENT, _LEASE, c_uint32]),
     'kv_pin': (c_int, [_CLIENT, _LEASE, c_uint64, c_uint32]),
+    'kv_hint': (c_int, [_CLIENT, _LEASE, c_int]),
     'kv_renew': (c_int, [_CLIENT, c_uint32]),
     'kv_reserve': (c_int, [_CLIENT, POINTER(ReserveArgs), POINTER(Slot), c_uint32]),
     'kv_commit': (c_int, [_CLIENT, POINTER(Slot), c_uint32, c_uint32, _OUT_U32, c_uint32]),

@@ -58,6 +58,13 @@ class Outcome(enum.IntEnum):
     REFUSED = 2
 
 
+class Hint(enum.IntEnum):
+    """What may be said of a conversation; `kv_hint_what` of kvartal.h."""
+
+    ENDED = 1
+    WAITING = 2
+
+
 class _Handle:
     """One kv_client. Detached when the last client, lease, slot or array that leads into its memory is gone."""
 
@@ -387,6 +394,13 @@ class Lease:
         with self._client._turn:
             return self._client._note(lib.kv_pin(self._handle.pointer, self._pointer, until_wall_ms,
                                                  deadline_ms)) == Status.OK
+
+    def hint(self, what: Hint) -> bool:
+        """What is known of the conversation whose whole chain this lease holds: advice for what is evicted."""
+        if not self._pointer or self._handle is None:
+            return False
+        with self._client._turn:
+            return self._client._note(lib.kv_hint(self._handle.pointer, self._pointer, what)) == Status.OK
 
     def release_front(self, place: int) -> None:
         """Gives back the blocks before that place of the chain, but for the last one: room to load more of a chain that
