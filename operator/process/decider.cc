@@ -53,7 +53,7 @@ void Decider::Decide() {
   std::map<kube::ObjectKey, std::string> decided;
   for (const auto& [name, verdict] : compiled_.policies) {
     const kube::ObjectKey key = {name.first, name.second};
-    if (verdict.in_force) accepted_[key] = *verdict.in_force;
+    if (verdict.accepted) accepted_[key] = *verdict.accepted;
     const auto object = watch_->policies().Find(key);
     decided[key] = object == nullptr ? "" : StateOf(*object);
     const auto known = before.policies.find(name);

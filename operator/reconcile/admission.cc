@@ -31,7 +31,13 @@ TierBytes GuaranteesOf(const crds::PoolClaim& claim, const crds::NodePool& pool)
 }
 
 Admission::Admission(const ClusterState& state) {
-  for (const PoolObject& object : state.pools) pools_[object.pool.name] = &object.pool;
+  for (const PoolObject& object : state.pools) {
+    if (object.why_unreadable.empty()) {
+      pools_[object.pool.name] = &object.pool;
+    } else {
+      unreadable_pools_.insert(object.pool.name);
+    }
+  }
   for (const ClusterNamespace& ns : state.namespaces) namespaces_[ns.name] = &ns;
 }
 
@@ -93,9 +99,12 @@ std::vector<std::string> Admission::Unresolved(const crds::TenantPolicy& policy)
   if (FindNamespace(policy.ns) == nullptr)
     missing.push_back(absl::StrCat("metadata.namespace: the namespace '", policy.ns, "' is not known yet"));
   for (size_t i = 0; i < policy.pools.size(); ++i) {
-    if (FindPool(policy.pools[i].pool_ref) != nullptr) continue;
-    missing.push_back(absl::StrCat("spec.pools[", i, "].poolRef: there is no KVNodePool '", policy.pools[i].pool_ref,
-                                   "'; create it or correct the name"));
+    const std::string& name = policy.pools[i].pool_ref;
+    if (FindPool(name) != nullptr) continue;
+    const std::string field = absl::StrCat("spec.pools[", i, "].poolRef: ");
+    missing.push_back(unreadable_pools_.contains(name)
+                          ? absl::StrCat(field, "KVNodePool '", name, "' cannot be read; the operator's log says why")
+                          : absl::StrCat(field, "there is no KVNodePool '", name, "'; create it or correct the name"));
   }
   return missing;
 }
@@ -141,6 +150,13 @@ Admission::Guarantees Admission::OfOthers(const std::string& pool, const Owner& 
   return others;
 }
 
+TierBytes Admission::OfOwner(const std::string& pool, const Owner& owner) const {
+  const auto found = guarantees_.find(pool);
+  if (found == guarantees_.end()) return {};
+  const auto mine = found->second.of.find(owner);
+  return mine == found->second.of.end() ? TierBytes{} : mine->second;
+}
+
 Verdict Admission::JudgeCapacity(const crds::TenantPolicy& policy) const {
   Verdict verdict;
   for (size_t i = 0; i < policy.pools.size(); ++i) {
@@ -148,9 +164,10 @@ Verdict Admission::JudgeCapacity(const crds::TenantPolicy& policy) const {
     const crds::NodePool* pool = FindPool(claim.pool_ref);
     if (pool == nullptr) continue;
     const TierBytes capacity = CapacityOf(*pool), asked = GuaranteesOf(claim, *pool);
+    const TierBytes before = OfOwner(pool->name, OwnerOf(policy));
     const Guarantees others = OfOthers(pool->name, OwnerOf(policy));
-    const auto check = [&](bool stated, const char* field, uint64_t of, uint64_t mine, Sum theirs) {
-      if (!stated || mine == 0) return;
+    const auto check = [&](bool stated, const char* field, uint64_t of, uint64_t mine, uint64_t was, Sum theirs) {
+      if (!stated || mine <= was) return;
       const uint64_t left = theirs >= of ? 0 : of - static_cast<uint64_t>(theirs);
       if (mine <= left) return;
       verdict.reason = "NoCapacity";
@@ -159,9 +176,9 @@ Verdict Admission::JudgeCapacity(const crds::TenantPolicy& policy) const {
                                               " ", left, " are not guaranteed to others; lower it to that"));
     };
     // Not stated is no hbm, and whatever a node has of the others.
-    check(true, "perGpu.hbm", capacity.hbm, asked.hbm, others.hbm);
-    check(pool->has_dram, "perNode.dram", capacity.dram, asked.dram, others.dram);
-    check(pool->has_nvme, "perNode.nvme", capacity.nvme, asked.nvme, others.nvme);
+    check(true, "perGpu.hbm", capacity.hbm, asked.hbm, before.hbm, others.hbm);
+    check(pool->has_dram, "perNode.dram", capacity.dram, asked.dram, before.dram, others.dram);
+    check(pool->has_nvme, "perNode.nvme", capacity.nvme, asked.nvme, before.nvme, others.nvme);
   }
   return verdict;
 }

@@ -28,7 +28,8 @@ class Admission {
 
   // Whether `policy` may be in force instead of what it was before.
   Verdict Judge(const crds::TenantPolicy& policy) const;
-  // The parts of that: each subject is free, each grant allows it, each guarantee fits.
+  // The parts of that: each subject is free, each grant allows it, each guarantee fits or is no more than it was. None
+  // of them says anything of a claim on a pool that is not there.
   Verdict JudgeSubjects(const crds::TenantPolicy& policy) const;
   Verdict JudgeGrants(const crds::TenantPolicy& policy) const;
   Verdict JudgeCapacity(const crds::TenantPolicy& policy) const;
@@ -36,6 +37,7 @@ class Admission {
   std::vector<std::string> Unresolved(const crds::TenantPolicy& policy) const;
   void PutInForce(const crds::TenantPolicy& policy);
 
+  // nullptr: there is none, or none that can be read.
   const crds::NodePool* FindPool(const std::string& name) const;
   const ClusterNamespace* FindNamespace(const std::string& name) const;
 
@@ -54,8 +56,10 @@ class Admission {
   static void Subtract(Guarantees* guarantees, const TierBytes& bytes);
   // Of all but this owner.
   Guarantees OfOthers(const std::string& pool, const Owner& owner) const;
+  TierBytes OfOwner(const std::string& pool, const Owner& owner) const;
 
-  std::map<std::string, const crds::NodePool*> pools_;
+  std::map<std::string, const crds::NodePool*> pools_;  // that can be read
+  std::set<std::string> unreadable_pools_;
   std::map<std::string, const ClusterNamespace*> namespaces_;
   std::map<std::string, Owner> subjects_;  // "namespace/service account"
   std::map<Owner, crds::TenantPolicy> in_force_;

@@ -44,23 +44,52 @@ TEST(ObjectReaderTest, AnyObjectIsSafe) {
   for (const char* text : {"null", "[]", "7", "{}", R"({"metadata":7,"spec":[]})", R"({"metadata":{"name":{}}})"}) {
     const nlohmann::json object = nlohmann::json::parse(text);
     EXPECT_FALSE(ReadPolicy(object).wanted.has_value()) << text;
-    EXPECT_FALSE(ReadPool(object).ok()) << text;
+    EXPECT_NE(ReadPool(object).why_unreadable, "") << text;
     EXPECT_EQ(ReadNode(object).name, "") << text;
     EXPECT_TRUE(ReadNamespace(object).labels.empty()) << text;
   }
 }
 
 TEST(ObjectReaderTest, PoolsNodesAndNamespaces) {
-  const auto pool = ReadPool(nlohmann::json::parse(R"({"apiVersion":"kvartal.dev/v1alpha1","kind":"KVNodePool",
+  const PoolObject pool = ReadPool(nlohmann::json::parse(R"({"apiVersion":"kvartal.dev/v1alpha1","kind":"KVNodePool",
     "metadata":{"name":"h200","creationTimestamp":"2026-01-01T00:00:00Z"},
     "spec":{"nodeSelector":{"gpu":"h200"},"capacity":{"dram":"512Gi","hbmPerGpu":0}}})"));
-  ASSERT_TRUE(pool.ok()) << pool.status();
-  EXPECT_EQ(pool->pool.node_labels.at("gpu"), "h200");
-  EXPECT_EQ(pool->pool.dram.bytes, uint64_t{512} << 30);
+  ASSERT_EQ(pool.why_unreadable, "");
+  EXPECT_EQ(pool.pool.node_labels.at("gpu"), "h200");
+  EXPECT_EQ(pool.pool.dram.bytes, uint64_t{512} << 30);
   const nlohmann::json object =
       nlohmann::json::parse(R"({"metadata":{"name":"n","uid":"u","labels":{"a":"b","broken":7}}})");
   EXPECT_EQ(ReadNode(object).labels, (Labels{{"a", "b"}}));
   EXPECT_EQ(ReadNamespace(object).uid, "u");
+}
+
+// Of a pool that a newer definition made unreadable, which nodes are its own is still known.
+TEST(ObjectReaderTest, APoolThatCannotBeReadKeepsItsNameItsAgeAndItsSelector) {
+  const PoolObject pool = ReadPool(nlohmann::json::parse(R"({"apiVersion":"kvartal.dev/v1alpha1","kind":"KVNodePool",
+    "metadata":{"name":"h200","creationTimestamp":"2026-01-01T00:00:00Z"},
+    "spec":{"nodeSelector":{"gpu":"h200"},"capacity":{"dram":"512Gi"},"laterField":1}})"));
+  EXPECT_THAT(pool.why_unreadable, HasSubstr("laterField"));
+  EXPECT_EQ(pool.pool.name, "h200");
+  EXPECT_EQ(pool.created, "2026-01-01T00:00:00Z");
+  EXPECT_EQ(pool.pool.node_labels, (Labels{{"gpu", "h200"}}));
+  EXPECT_FALSE(pool.pool.has_dram);
+}
+
+// A policy that is deleted and made again, paused from the start, is nobody's heir either.
+TEST(ObjectReaderTest, OfAPausedPolicyOnlyWhatWasAcceptedOfThisVeryObjectCounts) {
+  kube::ObjectStore policies, pools, nodes, namespaces;
+  nlohmann::json object = Policy(R"({"subjects":[{"serviceAccountName":"vllm"}]})");
+  object["metadata"]["annotations"][kPausedAnnotation] = "true";
+  policies.Apply({kube::WatchEvent::Kind::kInit, nullptr});
+  policies.Apply({kube::WatchEvent::Kind::kInitApply, object});
+  policies.Apply({kube::WatchEvent::Kind::kInitDone, nullptr});
+  const crds::TenantPolicy accepted = *ReadPolicy(object).wanted;
+  std::vector<std::string> unreadable;
+  const ClusterStores stores = {&policies, &pools, &nodes, &namespaces};
+  EXPECT_EQ(ReadCluster(stores, {{{"red", "a"}, accepted}}, &unreadable).policies.at(0).wanted, accepted);
+  crds::TenantPolicy of_another = accepted;
+  of_another.uid = "another";
+  EXPECT_FALSE(ReadCluster(stores, {{{"red", "a"}, of_another}}, &unreadable).policies.at(0).wanted.has_value());
 }
 
 }  // namespace
