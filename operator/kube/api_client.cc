@@ -92,7 +92,6 @@ void ApiClient::OnHead(CallId id, const HttpHead& head) {
     loop_->CancelTimer(running->timer);
     return Send(id);
   }
-  if (running->is_watch && IsSuccess(head.status)) running->watch.on_open();
 }
 
 void ApiClient::OnBytes(CallId id, std::string_view bytes) {

@@ -35,7 +35,6 @@ struct ApiRequest {
 };
 
 struct WatchSink {
-  absl::AnyInvocable<void()> on_open;
   absl::AnyInvocable<void(std::string_view)> on_line;
   absl::AnyInvocable<void(ApiError)> on_end;  // ok: the server ended it as it should
 };
