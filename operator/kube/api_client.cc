@@ -63,6 +63,7 @@ ApiClient::CallId ApiClient::Begin(RunningPtr running) {
 void ApiClient::Send(CallId id) {
   const RunningPtr running = Find(id);
   if (running == nullptr) return;
+  if (running->request.as_leader && !leading_()) return End(id, Failed(ErrorKind::kBusy, "this replica does not lead"));
   running->head = {};
   running->body.clear();
   HttpRequest request;
@@ -160,6 +161,7 @@ ApiClient::CallId ApiClient::ApplyStatus(const ResourceType& type, const nlohman
       absl::StrCat(PathOf(type, KeyOf(object), "status"), "?force=true&fieldManager=", QueryEscape(field_manager));
   request.content_type = kApplyPatch;
   request.body = object.dump();
+  request.as_leader = true;
   return Call(std::move(request), std::move(answer));
 }
 

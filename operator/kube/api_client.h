@@ -2,9 +2,11 @@
 // failure was.
 // Confined to its loop.
 // Invariants: every call ends in exactly one answer unless it is cancelled; no answer comes from within the call that
-// asked; a 401 is tried once more, and only if a newer token could be read.
+// asked; a 401 is tried once more, and only if a newer token could be read; what only a leader may write is not sent
+// after another may lead, also when it was asked for before, as by a process that was frozen.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -22,7 +24,6 @@
 namespace kvartal::kube {
 
 inline constexpr const char* kJson = "application/json";
-inline constexpr const char* kYaml = "application/yaml";
 inline constexpr const char* kApplyPatch = "application/apply-patch+yaml";  // JSON is YAML
 inline constexpr const char* kMergePatch = "application/merge-patch+json";
 
@@ -32,6 +33,7 @@ struct ApiRequest {
   std::string body;
   std::string content_type;
   int64_t deadline_ms = kCallDeadlineMs;
+  bool as_leader = false;  // not sent unless we lead when its turn comes
 };
 
 struct WatchSink {
@@ -55,12 +57,16 @@ class ApiClient {
   ApiClient(const ApiClient&) = delete;
   ApiClient& operator=(const ApiClient&) = delete;
 
+  // Asked when a request of a leader is about to be sent. Without it we lead.
+  void SetLeading(std::function<bool()> leading) { leading_ = std::move(leading); }
+
   CallId Call(ApiRequest request, Answer answer);
   // The deadline of a watch is for all of it, not for its first byte.
   CallId Watch(std::string target, int64_t deadline_ms, WatchSink sink);
   void Cancel(CallId id);
 
-  // Server-side apply: this manager says what it wants of the fields it owns, and takes them from whoever has them.
+  // Server-side apply, as leader: this manager says what it wants of the fields it owns, and takes them from whoever
+  // has them.
   CallId ApplyStatus(const ResourceType& type, const nlohmann::json& object, const std::string& field_manager,
                      Answer answer);
 
@@ -96,6 +102,7 @@ class ApiClient {
   const Clock* const clock_;
   TokenSource token_;
   TokenBucket turns_;
+  std::function<bool()> leading_ = [] { return true; };
   std::map<CallId, RunningPtr> running_;
   CallId next_id_ = 1;
   ApiClientStats stats_;

@@ -38,7 +38,6 @@ class WorkQueue {
   // When a key that waits is due. nullopt: none waits.
   std::optional<int64_t> NextDueMs() const;
 
-  bool idle() const { return ready_.empty() && working_.empty(); }
   WorkQueueStats stats() const;
 
  private:

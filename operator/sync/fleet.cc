@@ -195,7 +195,7 @@ reconcile::PolicyProgress Fleet::ProgressOf(const std::string& ns, const std::st
 bool Fleet::IsHeld(const std::string& ns, const std::string& name) const {
   const std::string key = PolicyKey(ns, name);
   for (const auto& [stream, node] : streams_) {
-    if (node->session.HashOf(key) != nullptr) return true;
+    if (node->session.MayHold(key)) return true;
   }
   return false;
 }
@@ -206,6 +206,7 @@ FleetStats Fleet::stats() const {
   for (const auto& [name, node] : nodes_) {
     if (node.target == nullptr) continue;
     ++stats.nodes;
+    if (node.stream == 0 && !node.target->pool.empty()) ++stats.away;
     if (node.session.version() == node.target->version) ++stats.current;
     if (node.session.rejected_version() == node.target->version) ++stats.rejected;
   }

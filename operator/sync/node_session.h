@@ -32,6 +32,8 @@ class NodeSession {
   const std::string& version() const { return version_; }
   // Of the object with this key; nullptr: it has none.
   const std::string* HashOf(const std::string& key) const;
+  // Also what it was sent and has not answered: it may be in force there at any moment.
+  bool MayHold(const std::string& key) const { return held_.contains(key) || makes_.contains(key); }
   const std::string& rejected_version() const { return rejected_version_; }
   const std::string& rejected_reason() const { return rejected_reason_; }
 

@@ -1,7 +1,7 @@
 // The gRPC end of the streams to the nodes: hands messages to the operator's loop and takes those that go out.
 // Made, used and destroyed on that loop; gRPC's threads only hand things over.
 // Invariants: of a stream the loop hears of messages in order, then of its end, once; what is sent to a stream that has
-// ended is dropped.
+// ended is dropped; whoever it is, a peer makes nothing wait for the loop but one message a stream.
 #pragma once
 
 #include <functional>
@@ -42,6 +42,8 @@ class SyncServer {
 
   void Send(StreamId stream, SharedMessage message);
   void Close(StreamId stream, const std::string& why);
+  // Streams that were told to come again before they could say who they are.
+  uint64_t refused() const;
   // Where it listens: the port the kernel chose where 0 was asked for.
   int port() const { return port_; }
 

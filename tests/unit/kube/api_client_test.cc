@@ -218,6 +218,27 @@ TEST_F(ApiClientTest, StatusIsAppliedByItsOwnerToTheStatusPartAlone) {
   EXPECT_EQ(request.content_type, "application/apply-patch+yaml");
 }
 
+// A replica that was frozen past its lease finds what waited for its turn before it finds that its lease is over.
+TEST_F(ApiClientTest, WhatIsForALeaderIsNotSentOnceAnotherMayLead) {
+  bool leading = true;
+  client().SetLeading([&] { return leading; });
+  for (int i = 0; i < static_cast<int>(kCallsBurst); ++i) Get();  // the next has to wait for its turn
+  ApiRequest request;
+  request.method = "PATCH";
+  request.as_leader = true;
+  client().Call(std::move(request), [this](const ApiError& error, const nlohmann::json&) {
+    ++answers_;
+    error_ = error;
+  });
+  leading = false;
+  Advance(1000);
+  EXPECT_EQ(transport_.requests.size(), static_cast<size_t>(kCallsBurst));
+  EXPECT_EQ(answers_, 1);
+  EXPECT_EQ(error_.kind, ErrorKind::kBusy);
+  Get();
+  EXPECT_EQ(transport_.requests.back().method, "GET") << "who does not lead may read, and claim the lease";
+}
+
 TEST_F(ApiClientTest, AnswersAreCountedByMethodAndCode) {
   Get();
   transport_.Answer(200, "{}");

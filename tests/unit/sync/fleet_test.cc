@@ -206,6 +206,20 @@ TEST_F(FleetTest, ANodeThatIsAwayEnforcesWhatItHeldAndIsAwaitedForTheRest) {
   EXPECT_EQ(Of("a").applied, 1u);
 }
 
+// Made and deleted at once: the node may put it in force at any moment, and its deletion has to wait for that.
+TEST_F(FleetTest, APolicyThatWasSentAndNotAnsweredIsHeld) {
+  fleet_.SetTargets({{"n1", Target({{"a", "1"}})}});
+  Dial(&n1_);
+  EXPECT_TRUE(fleet_.IsHeld("red", "a"));
+  EXPECT_FALSE(fleet_.IsHeld("red", "b"));
+  fleet_.SetTargets({{"n1", Target({})}});
+  EXPECT_TRUE(fleet_.IsHeld("red", "a"));
+  Obey(&n1_);
+  EXPECT_TRUE(fleet_.IsHeld("red", "a"));
+  Obey(&n1_);
+  EXPECT_FALSE(fleet_.IsHeld("red", "a"));
+}
+
 TEST_F(FleetTest, AnAnswerThatDoesNotComeEndsTheStream) {
   fleet_.SetTargets({{"n1", Target({{"a", "1"}})}});
   Dial(&n1_);
