@@ -91,7 +91,7 @@ class ReconcileContractTest : public ::testing::Test {
           " spec: {nodeSelector: {gpu: h200}, capacity: {dram: 100Gi}}}");
   }
   void Write(const std::string& method, const std::string& target, const std::string& body) {
-    const KubeAnswer answer = session_->Call(method, target, body, kube::kYaml);
+    const KubeAnswer answer = session_->Call(method, target, body, kYaml);
     ASSERT_TRUE(answer.error.ok()) << target << ": " << answer.error.ToString();
   }
   void WritePolicy(const std::string& name, const std::string& guarantee) {
