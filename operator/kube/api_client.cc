@@ -76,6 +76,7 @@ void ApiClient::Send(CallId id) {
     if (const RunningPtr late = Find(id)) transport_->Fail(late->transport_call);
     End(id, Failed(ErrorKind::kDeadline, "no answer, or not all of it, within the deadline"));
   });
+  running->sent_ms = NowMs();
   running->transport_call =
       transport_->Start(std::move(request), {[this, id](const HttpHead& head) { OnHead(id, head); },
                                              [this, id](std::string_view bytes) { OnBytes(id, bytes); },
@@ -137,6 +138,8 @@ void ApiClient::OnEnd(CallId id, const absl::Status& status) {
 void ApiClient::End(CallId id, ApiError error, nlohmann::json body) {
   const RunningPtr running = Find(id);
   if (running == nullptr) return;
+  if (!running->is_watch && running->transport_call != 0)
+    stats_.durations[running->request.method].Observe(NowMs() - running->sent_ms);
   Cancel(id);
   if (running->is_watch) {
     running->watch.on_end(std::move(error));

@@ -14,6 +14,7 @@
 #include "daemon/base/event_loop.h"
 #include "nlohmann/json.hpp"
 #include "operator/kube/api_error.h"
+#include "operator/kube/histogram.h"
 #include "operator/kube/http_transport.h"
 #include "operator/kube/limits.h"
 #include "operator/kube/line_framer.h"
@@ -43,6 +44,7 @@ struct WatchSink {
 
 struct ApiClientStats {
   std::map<std::pair<std::string, int>, uint64_t> requests;  // by method and code; code 0: no answer
+  std::map<std::string, Histogram> durations;                // of calls, by method: from sent to answered, or given up
   uint64_t delayed = 0;                                      // waited for their turn
 };
 
@@ -80,6 +82,7 @@ class ApiClient {
     bool is_watch = false;
     bool retried = false;
     HttpTransport::CallId transport_call = 0;
+    int64_t sent_ms = 0;
     EventLoop::TimerId timer = 0;
     HttpHead head;
     std::string body;
