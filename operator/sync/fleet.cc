@@ -195,7 +195,8 @@ reconcile::PolicyProgress Fleet::ProgressOf(const std::string& ns, const std::st
 bool Fleet::IsHeld(const std::string& ns, const std::string& name) const {
   const std::string key = PolicyKey(ns, name);
   for (const auto& [stream, node] : streams_) {
-    if (node->session.MayHold(key)) return true;
+    if (node->session.MayHold(key) || (node->target != nullptr && node->target->set.objects().contains(key)))
+      return true;
   }
   return false;
 }

@@ -61,7 +61,7 @@ class Fleet {
   // Of one policy on the nodes of these pools.
   reconcile::PolicyProgress ProgressOf(const std::string& ns, const std::string& name,
                                        const std::vector<std::string>& pools) const;
-  // Whether a node that is connected has this policy, or was sent it.
+  // Whether a node that is connected has this policy, was sent it, or is about to be.
   bool IsHeld(const std::string& ns, const std::string& name) const;
   FleetStats stats() const;
 

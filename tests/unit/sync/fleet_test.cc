@@ -212,6 +212,8 @@ TEST_F(FleetTest, APolicyThatWasSentAndNotAnsweredIsHeld) {
   Dial(&n1_);
   EXPECT_TRUE(fleet_.IsHeld("red", "a"));
   EXPECT_FALSE(fleet_.IsHeld("red", "b"));
+  fleet_.SetTargets({{"n1", Target({{"a", "1"}, {"b", "1"}})}});
+  EXPECT_TRUE(fleet_.IsHeld("red", "b")) << "it is sent with the answer to what is under way";
   fleet_.SetTargets({{"n1", Target({})}});
   EXPECT_TRUE(fleet_.IsHeld("red", "a"));
   Obey(&n1_);
