@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "operator/kube/reflector.h"
-#include "operator/reconcile/object_reader.h"
+#include "operator/reconcile/cluster_reader.h"
 
 namespace kvartal::process {
 

@@ -42,7 +42,7 @@ void Decider::Decide() {
   first_change_ms_ = 0;
   const int64_t begin_ns = clock_->MonotonicNs();
   std::vector<std::string> unreadable;
-  const reconcile::ClusterState state = reconcile::ReadCluster(watch_->stores(), accepted_, &unreadable);
+  const reconcile::ClusterState state = reader_.Read(watch_->stores(), accepted_, &unreadable);
   if (unreadable != unreadable_) {
     for (const std::string& why : unreadable) Log(LogLevel::kError, "operator", why);
   }

@@ -93,9 +93,10 @@ class Compiler {
   crds::TenantPolicy WithoutUnjudged(const Case& one) const;
   void PutInForce();
   PolicyVerdict Tell(const Case& one) const;
+  std::map<std::string, std::vector<crds::TenantPolicy>> TenantsByPool() const;
   void CompileNodes();
   void DescribeEffect(PolicyVerdict* verdict) const;
-  CompiledNode CompileNode(const crds::NodePool& pool) const;
+  static CompiledNode CompileNode(const crds::NodePool& pool, const std::vector<crds::TenantPolicy>& tenants);
 
   const ClusterState& state_;
   Admission admission_;
@@ -214,12 +215,29 @@ PolicyVerdict Compiler::Tell(const Case& one) const {
   return verdict;
 }
 
+// Each with the one claim that is on that pool.
+std::map<std::string, std::vector<crds::TenantPolicy>> Compiler::TenantsByPool() const {
+  std::map<std::string, std::vector<crds::TenantPolicy>> tenants;
+  for (const auto& [key, verdict] : cluster_.policies) {
+    if (!verdict.in_force) continue;
+    for (const crds::PoolClaim& claim : verdict.in_force->pools) {
+      crds::TenantPolicy& tenant = tenants[claim.pool_ref].emplace_back(*verdict.in_force);
+      tenant.pools = {claim};
+      // A pod chooses its own uid, and the doors of a node are not the namespace's to claim.
+      std::erase_if(tenant.subjects, [](const crds::Subject& subject) { return subject.service_account_name.empty(); });
+    }
+  }
+  return tenants;
+}
+
 void Compiler::CompileNodes() {
   const auto pools = ByAge(state_.pools, [](const PoolObject& object) { return object.pool.name; });
+  std::map<std::string, std::vector<crds::TenantPolicy>> tenants = TenantsByPool();
   std::map<std::string, std::shared_ptr<const CompiledNode>> by_pool;
   for (const PoolObject* object : pools) {
+    const std::string& name = object->pool.name;
     if (object->why_unreadable.empty())
-      by_pool[object->pool.name] = std::make_shared<const CompiledNode>(CompileNode(object->pool));
+      by_pool[name] = std::make_shared<const CompiledNode>(CompileNode(object->pool, tenants[name]));
   }
   for (const ClusterNode& node : state_.nodes) {
     const auto pool = std::find_if(pools.begin(), pools.end(),
@@ -232,17 +250,11 @@ void Compiler::CompileNodes() {
 }
 
 // All nodes of a pool enforce the same.
-CompiledNode Compiler::CompileNode(const crds::NodePool& pool) const {
+CompiledNode Compiler::CompileNode(const crds::NodePool& pool, const std::vector<crds::TenantPolicy>& tenants) {
   CompiledNode node;
   node.pool = pool.name;
   node.set.Put(crds::SetKey("KVNodePool", "", pool.name), crds::WriteNodeOfPool(pool), "");
-  for (const auto& [key, verdict] : cluster_.policies) {
-    if (!verdict.in_force) continue;
-    crds::TenantPolicy tenant = *verdict.in_force;
-    std::erase_if(tenant.pools, [&](const crds::PoolClaim& claim) { return claim.pool_ref != pool.name; });
-    if (tenant.pools.empty()) continue;
-    // A pod chooses its own uid, and the doors of a node are not the namespace's to claim.
-    std::erase_if(tenant.subjects, [](const crds::Subject& subject) { return subject.service_account_name.empty(); });
+  for (const crds::TenantPolicy& tenant : tenants) {
     node.set.Put(crds::SetKey("TenantKVPolicy", tenant.ns, tenant.name), crds::WriteTenantPolicy(tenant),
                  tenant.namespace_uid);
   }

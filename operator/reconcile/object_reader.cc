@@ -100,29 +100,4 @@ bool IsBeingDeleted(const json& object) { return !TextAt(object, {"metadata", "d
 
 bool IsPaused(const json& object) { return TextAt(object, {"metadata", "annotations", kPausedAnnotation}) == "true"; }
 
-ClusterState ReadCluster(const ClusterStores& stores, const std::map<kube::ObjectKey, crds::TenantPolicy>& accepted,
-                         std::vector<std::string>* unreadable) {
-  ClusterState state;
-  for (const auto& [key, object] : stores.policies->objects()) {
-    // What is being deleted is in force no more; what holds it up is no policy.
-    if (IsBeingDeleted(*object)) continue;
-    PolicyObject policy = ReadPolicy(*object);
-    const auto before = accepted.find(key);
-    if (before != accepted.end() && before->second.uid == policy.uid) policy.accepted = before->second;
-    if (IsPaused(*object)) {
-      policy.wanted = policy.accepted;
-      policy.why_unreadable = absl::StrCat("the annotation ", kPausedAnnotation, " is set");
-    }
-    state.policies.push_back(std::move(policy));
-  }
-  for (const auto& [key, object] : stores.pools->objects()) {
-    PoolObject pool = ReadPool(*object);
-    if (!pool.why_unreadable.empty()) unreadable->push_back(pool.why_unreadable);
-    state.pools.push_back(std::move(pool));
-  }
-  for (const auto& [key, object] : stores.nodes->objects()) state.nodes.push_back(ReadNode(*object));
-  for (const auto& [key, object] : stores.namespaces->objects()) state.namespaces.push_back(ReadNamespace(*object));
-  return state;
-}
-
 }  // namespace kvartal::reconcile

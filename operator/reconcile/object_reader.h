@@ -20,15 +20,4 @@ bool IsBeingDeleted(const nlohmann::json& object);
 inline constexpr const char* kPausedAnnotation = "kvartal.dev/paused";
 bool IsPaused(const nlohmann::json& object);
 
-// All of a cluster but the policies that are being deleted. `accepted`: what of each policy was accepted last. Why
-// pools cannot be read is told in `unreadable`, too.
-struct ClusterStores {
-  const kube::ObjectStore* policies;
-  const kube::ObjectStore* pools;
-  const kube::ObjectStore* nodes;
-  const kube::ObjectStore* namespaces;
-};
-ClusterState ReadCluster(const ClusterStores& stores, const std::map<kube::ObjectKey, crds::TenantPolicy>& accepted,
-                         std::vector<std::string>* unreadable);
-
 }  // namespace kvartal::reconcile

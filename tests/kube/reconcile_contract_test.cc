@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "operator/kube/json_fields.h"
 #include "operator/kube/reflector.h"
+#include "operator/reconcile/cluster_reader.h"
 #include "operator/reconcile/compile_cluster.h"
-#include "operator/reconcile/object_reader.h"
 #include "operator/reconcile/policy_status.h"
 #include "tests/kube/api_server.h"
 #include "tests/kube/kube_session.h"
@@ -43,9 +43,9 @@ class Decider {
   // Compiles what the caches say now and writes what policies have to be told. Returns how many were written.
   size_t Run() {
     std::vector<std::string> unreadable;
-    compiled = reconcile::CompileCluster(reconcile::ReadCluster(
-        {&policies(), &reflectors_[1]->store(), &reflectors_[2]->store(), &reflectors_[3]->store()}, accepted_,
-        &unreadable));
+    compiled = reconcile::CompileCluster(
+        reader_.Read({&policies(), &reflectors_[1]->store(), &reflectors_[2]->store(), &reflectors_[3]->store()},
+                     accepted_, &unreadable));
     EXPECT_THAT(unreadable, ::testing::IsEmpty());
     size_t writes = 0, answers = 0;
     for (const auto& [key, object] : policies().objects()) {
@@ -72,6 +72,7 @@ class Decider {
  private:
   KubeSession* const session_;
   std::vector<std::unique_ptr<kube::Reflector>> reflectors_;
+  reconcile::ClusterReader reader_;
   std::map<ObjectKey, crds::TenantPolicy> accepted_;
 };
 

@@ -75,22 +75,5 @@ TEST(ObjectReaderTest, APoolThatCannotBeReadKeepsItsNameItsAgeAndItsSelector) {
   EXPECT_FALSE(pool.pool.has_dram);
 }
 
-// A policy that is deleted and made again, paused from the start, is nobody's heir either.
-TEST(ObjectReaderTest, OfAPausedPolicyOnlyWhatWasAcceptedOfThisVeryObjectCounts) {
-  kube::ObjectStore policies, pools, nodes, namespaces;
-  nlohmann::json object = Policy(R"({"subjects":[{"serviceAccountName":"vllm"}]})");
-  object["metadata"]["annotations"][kPausedAnnotation] = "true";
-  policies.Apply({kube::WatchEvent::Kind::kInit, nullptr});
-  policies.Apply({kube::WatchEvent::Kind::kInitApply, object});
-  policies.Apply({kube::WatchEvent::Kind::kInitDone, nullptr});
-  const crds::TenantPolicy accepted = *ReadPolicy(object).wanted;
-  std::vector<std::string> unreadable;
-  const ClusterStores stores = {&policies, &pools, &nodes, &namespaces};
-  EXPECT_EQ(ReadCluster(stores, {{{"red", "a"}, accepted}}, &unreadable).policies.at(0).wanted, accepted);
-  crds::TenantPolicy of_another = accepted;
-  of_another.uid = "another";
-  EXPECT_FALSE(ReadCluster(stores, {{{"red", "a"}, of_another}}, &unreadable).policies.at(0).wanted.has_value());
-}
-
 }  // namespace
 }  // namespace kvartal::reconcile
