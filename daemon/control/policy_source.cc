@@ -33,32 +33,6 @@ absl::StatusOr<crds::Manifests> ReadAll(const std::vector<std::string>& paths) {
   return all;
 }
 
-// What of `pool` holds without an operator: its capacity. The rest is said.
-void BoundByPool(const crds::NodePool& pool, policy::NodeCapacity* capacity, std::vector<std::string>* warnings) {
-  const auto bound = [&](TierKind tier, bool stated, const crds::Quantity& size) {
-    uint64_t& bytes = capacity->bytes[TierIndex(tier)];
-    if (!stated || size.bytes == bytes) return;
-    if (size.bytes > bytes) {
-      warnings->push_back(absl::StrCat(pool.source, ": KVNodePool ", pool.name, ": states ", size.bytes, " bytes of ",
-                                       TierName(tier), " and this node is configured with ", bytes, ", which holds"));
-    }
-    bytes = std::min(bytes, size.bytes);
-  };
-  bound(TierKind::kHbm, pool.has_hbm, pool.hbm_per_gpu);
-  bound(TierKind::kDram, pool.has_dram, pool.dram);
-  bound(TierKind::kNvme, pool.has_nvme, pool.nvme);
-
-  std::vector<std::string> idle;
-  if (pool.unknown_tenants != "Reject") idle.push_back("unknownTenants (unknown tenants are rejected)");
-  if (!pool.gpu_groups.empty()) idle.push_back("gpuGroups");
-  if (!pool.share_groups.empty()) idle.push_back("shareGroups");
-  if (pool.nvme_write_budget) idle.push_back("nvmeWriteBudget");
-  if (idle.empty()) return;
-  warnings->push_back(absl::StrCat(pool.source, ": KVNodePool ", pool.name,
-                                   ": without effect where policy comes from a folder: spec.",
-                                   absl::StrJoin(idle, ", spec.")));
-}
-
 // Refuses policies above their grant. A folder has no Namespace objects: of their labels only the name is known.
 absl::Status CheckGrants(const crds::NodePool& pool, const std::vector<crds::TenantPolicy>& policies,
                          const policy::NodeCapacity& capacity, std::vector<std::string>* warnings) {
@@ -86,20 +60,6 @@ absl::Status CheckGrants(const crds::NodePool& pool, const std::vector<crds::Ten
   return errors.empty() ? absl::OkStatus() : absl::InvalidArgumentError(crds::JoinFindings(std::move(errors)));
 }
 
-// Leaves each policy the one claim that is on this node's pool.
-void KeepClaimsOn(const crds::NodePool& pool, std::vector<crds::TenantPolicy>* policies,
-                  std::vector<std::string>* warnings) {
-  for (crds::TenantPolicy& policy : *policies) {
-    const auto elsewhere = [&](const crds::PoolClaim& claim) { return claim.pool_ref != pool.name; };
-    if (!policy.pools.empty() && std::all_of(policy.pools.begin(), policy.pools.end(), elsewhere)) {
-      warnings->push_back(absl::StrCat(policy.source, ": ", policy.ns, "/", policy.name, ": spec.pools[0].poolRef '",
-                                       policy.pools[0].pool_ref, "' is not this node's KVNodePool '", pool.name, "' (",
-                                       pool.source, ")"));
-    }
-    policy.pools.erase(std::remove_if(policy.pools.begin(), policy.pools.end(), elsewhere), policy.pools.end());
-  }
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<std::string>> ManifestsIn(const std::string& folder) {
@@ -122,6 +82,44 @@ absl::StatusOr<std::vector<std::string>> ManifestsIn(const std::string& folder) 
   }
   std::sort(paths.begin(), paths.end());
   return paths;
+}
+
+void BoundByPool(const crds::NodePool& pool, policy::NodeCapacity* capacity, std::vector<std::string>* warnings) {
+  const auto bound = [&](TierKind tier, bool stated, const crds::Quantity& size) {
+    uint64_t& bytes = capacity->bytes[TierIndex(tier)];
+    if (!stated || size.bytes == bytes) return;
+    if (size.bytes > bytes) {
+      warnings->push_back(absl::StrCat(pool.source, ": KVNodePool ", pool.name, ": states ", size.bytes, " bytes of ",
+                                       TierName(tier), " and this node is configured with ", bytes, ", which holds"));
+    }
+    bytes = std::min(bytes, size.bytes);
+  };
+  bound(TierKind::kHbm, pool.has_hbm, pool.hbm_per_gpu);
+  bound(TierKind::kDram, pool.has_dram, pool.dram);
+  bound(TierKind::kNvme, pool.has_nvme, pool.nvme);
+
+  std::vector<std::string> idle;
+  if (pool.unknown_tenants != "Reject") idle.push_back("unknownTenants (unknown tenants are rejected)");
+  if (!pool.gpu_groups.empty()) idle.push_back("gpuGroups");
+  if (!pool.share_groups.empty()) idle.push_back("shareGroups");
+  if (pool.nvme_write_budget) idle.push_back("nvmeWriteBudget");
+  if (idle.empty()) return;
+  warnings->push_back(absl::StrCat(pool.source, ": KVNodePool ", pool.name,
+                                   ": without effect where policy comes from a folder: spec.",
+                                   absl::StrJoin(idle, ", spec.")));
+}
+
+void KeepClaimsOn(const crds::NodePool& pool, std::vector<crds::TenantPolicy>* policies,
+                  std::vector<std::string>* warnings) {
+  for (crds::TenantPolicy& policy : *policies) {
+    const auto elsewhere = [&](const crds::PoolClaim& claim) { return claim.pool_ref != pool.name; };
+    if (!policy.pools.empty() && std::all_of(policy.pools.begin(), policy.pools.end(), elsewhere)) {
+      warnings->push_back(absl::StrCat(policy.source, ": ", policy.ns, "/", policy.name, ": spec.pools[0].poolRef '",
+                                       policy.pools[0].pool_ref, "' is not this node's KVNodePool '", pool.name, "' (",
+                                       pool.source, ")"));
+    }
+    policy.pools.erase(std::remove_if(policy.pools.begin(), policy.pools.end(), elsewhere), policy.pools.end());
+  }
 }
 
 absl::StatusOr<LoadedPolicy> LoadPolicyFiles(const std::vector<std::string>& paths,

@@ -104,7 +104,7 @@ absl::Status Node::MakeParts() {
     audit_->Deleted(receipt, std::move(kept));
   });
   if (config_.kubernetes.has_value()) WatchTokenKeys();
-  audit_->InForce(*policy_->table());
+  AuditPolicy();
   policy_->Watch(loop_.get(), [this](const absl::Status& status) { OnPolicyRead(status); });
   parts_.config = &config_;
   parts_.clock = &clock_;
@@ -307,8 +307,14 @@ void Node::OnPolicyRead(const absl::Status& status) {
     return BeginShutdown();
   }
   engine_->ApplyPolicy(policy_->table());
-  audit_->InForce(*policy_->table());
+  AuditPolicy();
   attach_->OnPolicyChanged();
+}
+
+void Node::AuditPolicy() {
+  audit_->InForce(*policy_->table());
+  if (!policy_->last_error().empty())
+    audit_->Refused(*policy_->table(), absl::FailedPreconditionError(policy_->last_error()));
 }
 
 void Node::CheckInvariants(Done<uint64_t> done) {

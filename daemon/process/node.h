@@ -47,6 +47,7 @@ class Node : private control::AdminBackend {
   absl::Status OpenDoors();
   void StartMetrics();
   void OnPolicyRead(const absl::Status& status);
+  void AuditPolicy();
 
   void Tick();
   void CatchUpLater();

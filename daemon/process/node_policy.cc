@@ -32,10 +32,7 @@ policy::NodeCapacity CapacityOf(const config::NodeConfig& config) {
 }
 
 NodePolicy::NodePolicy(const config::NodeConfig& config, const Clock* clock)
-    : attest_tokens_(config.kubernetes.has_value()),
-      clock_(clock),
-      kept_for_restart_(config.policy_stream.has_value()),
-      feed_(FeedOf(config, clock)) {}
+    : attest_tokens_(config.kubernetes.has_value()), clock_(clock), feed_(FeedOf(config, clock)) {}
 
 absl::StatusOr<std::unique_ptr<NodePolicy>> NodePolicy::Load(const config::NodeConfig& config, const Clock* clock) {
   std::unique_ptr<NodePolicy> policy(new NodePolicy(config, clock));
@@ -53,22 +50,25 @@ void NodePolicy::Watch(EventLoop* loop, OnRead on_read) {
   });
 }
 
-absl::Status NodePolicy::Refuse(const absl::Status& why) {
-  last_error_ = std::string(why.message());
+void NodePolicy::TellRefused(const std::string& what, const std::string& why) {
+  last_error_ = why;
   ++reload_failures_;
-  Log(LogLevel::kError, "policy", "refused, version ", table_->version(), " stays in force: ", last_error_);
+  Log(LogLevel::kError, "policy", what, ": ", why);
+}
+
+absl::Status NodePolicy::Refuse(const absl::Status& why) {
+  TellRefused(absl::StrCat("refused, version ", table_->version(), " stays in force"), std::string(why.message()));
   return why;
 }
 
 absl::Status NodePolicy::Replace(absl::StatusOr<control::LoadedPolicy> read) {
   if (!read.ok()) return Refuse(read.status());
-  if (read->table->capacity().bytes != table_->capacity().bytes) {
-    wants_restart_ = kept_for_restart_ && table_->tenants().empty();
+  wants_restart_ = read->capacity_waits && table_->tenants().empty();
+  if (wants_restart_ || read->table->capacity().bytes != table_->capacity().bytes) {
     return Refuse(absl::FailedPreconditionError(
         "the KVNodePool states another capacity than at the start of the daemon, which is when it is taken: restart "
         "kvartald to put this set in force"));
   }
-  last_error_.clear();
   PutInForce(*std::move(read));
   Log(LogLevel::kInfo, "policy", "version ", table_->version(), " in force: ", table_->tenants().size(), " tenants");
   return absl::OkStatus();
@@ -84,6 +84,8 @@ void NodePolicy::PutInForce(control::LoadedPolicy loaded) {
                                      "has no `kubernetes`: nobody may attach here"));
   }
   loaded_ns_ = clock_->MonotonicNs();
+  last_error_.clear();
+  if (!loaded.refused.empty()) TellRefused("not all is in force", loaded.refused);
   for (const std::string& warning : warnings_) Log(LogLevel::kWarning, "policy", warning);
 }
 

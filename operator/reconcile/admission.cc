@@ -1,8 +1,10 @@
 #include "operator/reconcile/admission.h"
 
 #include "absl/strings/str_cat.h"
+#include "crds/claim_check.h"
 #include "crds/grant_check.h"
 #include "daemon/base/check.h"
+#include "daemon/base/limits.h"
 
 namespace kvartal::reconcile {
 namespace {
@@ -147,27 +149,70 @@ Verdict Admission::JudgeCapacity(const crds::TenantPolicy& policy) const {
     const crds::PoolClaim& claim = policy.pools[i];
     const crds::NodePool* pool = FindPool(claim.pool_ref);
     if (pool == nullptr) continue;
-    const TierBytes capacity = CapacityOf(*pool), asked = GuaranteesOf(claim, *pool);
+    const TierBytes capacity = CapacityOf(*pool);
     const Guarantees others = OfOthers(pool->name, OwnerOf(policy));
-    const auto check = [&](bool stated, const char* field, uint64_t of, uint64_t mine, Sum theirs) {
-      if (!stated || mine == 0) return;
+    const auto find = [&](const char* reason, const std::string& field, const std::string& what) {
+      if (verdict.reason.empty()) verdict.reason = reason;
+      verdict.findings.push_back(absl::StrCat("spec.pools[", i, "].", field, ".guarantee: ", what));
+    };
+    const auto check = [&](bool stated, const char* field, const crds::TierClaim& asked, uint64_t of, Sum theirs) {
+      const crds::ResolvedClaim mine = crds::Resolve(asked, of);
+      if (!stated || mine.guarantee_bytes == 0) return;
       const uint64_t left = theirs >= of ? 0 : of - static_cast<uint64_t>(theirs);
-      if (mine <= left) return;
-      verdict.reason = "NoCapacity";
-      verdict.findings.push_back(absl::StrCat("spec.pools[", i, "].", field, ".guarantee: ", mine,
-                                              " bytes do not fit: of the ", of, " bytes of KVNodePool ", pool->name,
-                                              " ", left, " are not guaranteed to others; lower it to that"));
+      if (mine.guarantee_bytes > left) {
+        find("NoCapacity", field,
+             absl::StrCat(mine.guarantee_bytes, " bytes do not fit: of the ", of, " bytes of KVNodePool ", pool->name,
+                          " ", left, " are not guaranteed to others; lower it to that"));
+      } else if (mine.fit == crds::ClaimFit::kAboveLimit) {
+        find("AboveLimit", field,
+             absl::StrCat(mine.guarantee_bytes, " bytes are above the limit, which is ", mine.limit_bytes,
+                          " bytes of the ", of, " of KVNodePool ", pool->name, "; lower it, or raise the limit"));
+      }
     };
     // Not stated is no hbm, and whatever a node has of the others.
-    check(true, "perGpu.hbm", capacity.hbm, asked.hbm, others.hbm);
-    check(pool->has_dram, "perNode.dram", capacity.dram, asked.dram, others.dram);
-    check(pool->has_nvme, "perNode.nvme", capacity.nvme, asked.nvme, others.nvme);
+    check(true, "perGpu.hbm", claim.hbm, capacity.hbm, others.hbm);
+    check(pool->has_dram, "perNode.dram", claim.dram, capacity.dram, others.dram);
+    check(pool->has_nvme, "perNode.nvme", claim.nvme, capacity.nvme, others.nvme);
+  }
+  return verdict;
+}
+
+Verdict Admission::JudgeStated(const crds::TenantPolicy& policy) const {
+  Verdict verdict;
+  for (size_t i = 0; i < policy.pools.size(); ++i) {
+    const crds::NodePool* pool = FindPool(policy.pools[i].pool_ref);
+    if (pool == nullptr) continue;
+    const auto check = [&](bool stated, const char* tier, const crds::TierClaim& asked) {
+      if (stated || !asked.guarantee || *asked.guarantee == crds::Quantity{}) return;
+      verdict.reason = "CapacityNotStated";
+      verdict.findings.push_back(absl::StrCat(
+          "spec.pools[", i, "].perNode.", tier, ".guarantee: KVNodePool ", pool->name, " does not state its ", tier,
+          ", so that nobody can tell whether it fits; state spec.capacity.", tier, " there, or ask for a limit alone"));
+    };
+    check(pool->has_dram, "dram", policy.pools[i].dram);
+    check(pool->has_nvme, "nvme", policy.pools[i].nvme);
+  }
+  return verdict;
+}
+
+Verdict Admission::JudgeCount(const crds::TenantPolicy& policy) const {
+  Verdict verdict;
+  for (size_t i = 0; i < policy.pools.size(); ++i) {
+    const auto there = guarantees_.find(policy.pools[i].pool_ref);
+    if (there == guarantees_.end()) continue;
+    const size_t others = there->second.of.size() - there->second.of.count(OwnerOf(policy));
+    if (others < kTenantsMax) continue;
+    verdict.reason = "PoolFull";
+    verdict.findings.push_back(absl::StrCat("spec.pools[", i, "].poolRef: KVNodePool ", policy.pools[i].pool_ref,
+                                            " has ", others, " tenants, and a node takes no more than ", kTenantsMax,
+                                            "; claim another pool"));
   }
   return verdict;
 }
 
 Verdict Admission::Judge(const crds::TenantPolicy& policy) const {
-  for (const Verdict& verdict : {JudgeSubjects(policy), JudgeGrants(policy), JudgeCapacity(policy)}) {
+  for (const Verdict& verdict :
+       {JudgeSubjects(policy), JudgeGrants(policy), JudgeCapacity(policy), JudgeStated(policy), JudgeCount(policy)}) {
     if (!verdict.reason.empty()) return verdict;
   }
   return {};

@@ -28,10 +28,15 @@ class Admission {
 
   // Whether `policy` may be in force instead of what it was before.
   Verdict Judge(const crds::TenantPolicy& policy) const;
-  // The parts of that: each subject is free, each grant allows it, each guarantee fits.
+  // The parts of that: each subject is free, each grant allows it, each guarantee fits, beside those of others and
+  // below its own limit.
   Verdict JudgeSubjects(const crds::TenantPolicy& policy) const;
   Verdict JudgeGrants(const crds::TenantPolicy& policy) const;
   Verdict JudgeCapacity(const crds::TenantPolicy& policy) const;
+  // And what concerns only what is not in force yet: that it can be told what a guarantee comes to, and that a node
+  // takes so many tenants.
+  Verdict JudgeStated(const crds::TenantPolicy& policy) const;
+  Verdict JudgeCount(const crds::TenantPolicy& policy) const;
   // References to what does not exist.
   std::vector<std::string> Unresolved(const crds::TenantPolicy& policy) const;
   void PutInForce(const crds::TenantPolicy& policy);

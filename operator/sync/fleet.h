@@ -29,7 +29,7 @@ using SharedNode = std::shared_ptr<const reconcile::CompiledNode>;
 struct FleetStats {
   size_t nodes = 0, connected = 0;
   size_t current = 0;   // hold what they are to
-  size_t rejected = 0;  // refused what they are to
+  size_t rejected = 0;  // refused what they are to, or a part of it
   uint64_t streams = 0, streams_refused = 0;
   uint64_t updates = 0, update_objects = 0, acks = 0, nacks = 0;
 };

@@ -23,6 +23,7 @@ struct SyncServerOptions {
   std::string address;              // "0.0.0.0:9443"
   std::string cert_file, key_file;  // PEM, read again when they change; "": no TLS
   int stream_age_ms = kStreamAgeMs;
+  int keepalive_ms = kKeepaliveMs;
 };
 
 class SyncServer {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "crds/quantity.h"
+#include "daemon/base/limits.h"
 
 namespace kvartal::reconcile {
 namespace {
@@ -235,7 +236,7 @@ TEST_F(CompileClusterTest, AGrantThatIsLoweredLeavesInForceWhatItAdmittedAndSays
   EXPECT_THAT(TenantsOn("n1"), ElementsAre("a"));
 }
 
-// A daemon refuses a set of guarantees that do not fit, so one too many would stop all policy there.
+// Which of them a node kept would be by chance.
 TEST_F(CompileClusterTest, InAPoolThatWasMadeSmallerTheYoungestLoseTheirGuaranteesAndKeepTheirLimits) {
   state_.policies = {Policy("red", "a", "60Gi", "80Gi", kOld), Policy("red", "b", "40Gi", "", kNew)};
   AcceptAll();
@@ -249,13 +250,60 @@ TEST_F(CompileClusterTest, InAPoolThatWasMadeSmallerTheYoungestLoseTheirGuarante
   EXPECT_EQ(Of(compiled_.policies.at({"red", "a"}), "GuaranteeMet"), "");
 }
 
-TEST_F(CompileClusterTest, ACapacityThatIsNotStatedIsForEachNodeToJudge) {
+TEST_F(CompileClusterTest, AGuaranteeNeedsACapacityThatIsStated) {
   state_.pools[0].pool.has_dram = false;
-  state_.policies = {Policy("red", "a", "600Gi", "", kOld), Policy("red", "b", "600Gi", "", kOld)};
-  EXPECT_EQ(Of(VerdictOf("red", "b"), "Accepted"), "True/Accepted");
+  state_.policies = {Policy("red", "a", "", "600Gi", kOld), Policy("red", "b", "1Gi", "", kOld),
+                     Policy("red", "c", "10%", "", kOld)};
+  EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "True/Accepted") << "a limit is for each node to judge";
+  EXPECT_EQ(Of(VerdictOf("red", "b"), "Accepted"), "False/CapacityNotStated");
+  EXPECT_EQ(Of(VerdictOf("red", "c"), "Accepted"), "False/CapacityNotStated");
+  EXPECT_THAT(MessageOf(VerdictOf("red", "b"), "Accepted"), HasSubstr("state spec.capacity.dram"));
   // HBM that is not stated is none.
   state_.policies[0].wanted->pools[0].hbm.guarantee = Size("1Gi");
   EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "False/NoCapacity");
+}
+
+// A capacity that is stated no longer takes nothing from whom it was promised.
+TEST_F(CompileClusterTest, WhatWasAcceptedOutlivesTheStatementOfItsCapacity) {
+  state_.policies = {Policy("red", "a", "1Gi", "", kOld)};
+  AcceptAll();
+  state_.pools[0].pool.has_dram = false;
+  EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "False/CapacityNotStated");
+  ASSERT_TRUE(VerdictOf("red", "a").in_force.has_value());
+  EXPECT_TRUE(compiled_.policies.at({"red", "a"}).in_force->pools[0].dram.guarantee.has_value());
+}
+
+// In mixed units only a capacity tells; every node of the pool would refuse it.
+TEST_F(CompileClusterTest, AGuaranteeAboveItsLimitAtThePoolsCapacityIsNotAccepted) {
+  state_.policies = {Policy("red", "a", "50Gi", "25%", kOld), Policy("red", "b", "25Gi", "25%", kOld),
+                     Policy("red", "c", "10%", "1Gi", kOld)};
+  EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "False/AboveLimit");
+  EXPECT_THAT(MessageOf(VerdictOf("red", "a"), "Accepted"), HasSubstr("spec.pools[0].perNode.dram.guarantee"));
+  EXPECT_EQ(Of(VerdictOf("red", "b"), "Accepted"), "True/Accepted");
+  EXPECT_EQ(Of(VerdictOf("red", "c"), "Accepted"), "False/AboveLimit");
+  EXPECT_THAT(TenantsOn("n1"), ElementsAre("b"));
+}
+
+// The same where the pool was made smaller under it: half a guarantee is none.
+TEST_F(CompileClusterTest, AGuaranteeThatASmallerPoolPutsAboveItsLimitIsLost) {
+  state_.policies = {Policy("red", "a", "20Gi", "25%", kOld)};
+  AcceptAll();
+  state_.pools[0].pool.dram = Size("40Gi");
+  const PolicyVerdict& verdict = VerdictOf("red", "a");
+  EXPECT_EQ(Of(verdict, "GuaranteeMet"), "False/AboveLimit");
+  ASSERT_TRUE(verdict.in_force.has_value());
+  EXPECT_FALSE(verdict.in_force->pools[0].dram.guarantee.has_value());
+  EXPECT_EQ(verdict.in_force->pools[0].dram.limit->percent, 25u);
+}
+
+TEST_F(CompileClusterTest, APoolTakesAsManyTenantsAsANodeDoes) {
+  for (size_t i = 0; i < kTenantsMax; ++i)
+    state_.policies.push_back(Policy("red", absl::StrCat("t", i), "", "1Gi", kOld));
+  AcceptAll();
+  state_.policies.push_back(Policy("blue", "one", "", "1Gi", kOld));
+  EXPECT_EQ(Of(VerdictOf("blue", "one"), "Accepted"), "False/PoolFull");
+  EXPECT_EQ(Of(compiled_.policies.at({"red", "t0"}), "Accepted"), "True/Accepted") << "who is there may be edited";
+  EXPECT_EQ(compiled_.nodes.at("n1")->tenants.size(), kTenantsMax);
 }
 
 TEST_F(CompileClusterTest, APoolThatIsNotThereConcernsItsClaimAlone) {
