@@ -158,6 +158,7 @@ telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {
     metrics.tier_healthy[i] = tiers[i].healthy;
   }
   metrics.policy_age_ms = parts.policy->age_ms();
+  metrics.operator_away_ms = parts.policy->away_ms();
   metrics.policy_reload_failures = parts.policy->reload_failures();
   metrics.policy_refused = !parts.policy->last_error().empty();
   metrics.token_keys_refused = parts.token_keys != nullptr && !parts.token_keys->last_error().empty();

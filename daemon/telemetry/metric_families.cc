@@ -277,6 +277,8 @@ void AddNodeFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricF
   out->push_back(nvme_errors.Take());
   AddSingle(kPolicyInfo, 1, out, {{kLabelVersion, engine.policy_version}});
   AddSingle(kPolicyAge, static_cast<double>(metrics.policy_age_ms) / kMsPerSecond, out);
+  if (metrics.operator_away_ms)
+    AddSingle(kOperatorAway, static_cast<double>(*metrics.operator_away_ms) / kMsPerSecond, out);
   AddSingle(kPolicyErrors, static_cast<double>(metrics.policy_reload_failures), out);
   AddSingle(kTokenKeysRefused, metrics.token_keys_refused ? 1 : 0, out);
   AddSingle(kPolicyRefused, metrics.policy_refused ? 1 : 0, out);

@@ -93,11 +93,15 @@ inline constexpr MetricName kReclaims{"kvartal_group_reclaims_total", "Engine gr
 inline constexpr MetricName kReclaimedBlocks{"kvartal_group_reclaimed_blocks_total",
                                              "Unfinished blocks given up because their engine group ended"};
 inline constexpr MetricName kPolicyInfo{"kvartal_policy_info", "1; the label is the version in force"};
-inline constexpr MetricName kPolicyAge{"kvartal_policy_age_seconds", "Seconds since the policy in force was loaded"};
+inline constexpr MetricName kPolicyAge{
+    "kvartal_policy_age_seconds", "Seconds since this process put the policy in force; says nothing of its source"};
+inline constexpr MetricName kOperatorAway{
+    "kvartal_operator_away_seconds",
+    "Seconds since this daemon had a stream of the operator, or began without one; 0 while it has one"};
 inline constexpr MetricName kPolicyErrors{"kvartal_policy_reload_failures_total",
                                           "Reloads refused; the last good stays"};
 inline constexpr MetricName kPolicyRefused{
-    "kvartal_policy_refused", "1 while what the policy folder holds is refused; the last good stays in force"};
+    "kvartal_policy_refused", "1 while policy, or a part of it, is refused; the last good of that stays in force"};
 inline constexpr MetricName kAuditEvents{"kvartal_audit_events_total", "Events written to the audit log"};
 inline constexpr MetricName kAuditLost{"kvartal_audit_lost_total",
                                        "Events the audit log could not take; anything but 0 is worth a look"};

@@ -106,6 +106,16 @@ TEST(ToFamilies, EveryDropReasonIsAWordOfItsOwn) {
   EXPECT_THAT(text, HasSubstr("tier=\"dram\",reason=\"taken_by_other\"} 4096"));
 }
 
+// A folder has nobody who could be away.
+TEST(ToFamilies, HowLongTheOperatorHasBeenAwayIsToldWhereThereIsOne) {
+  NodeMetrics metrics = OneTenant();
+  EXPECT_THAT(Text(metrics), Not(HasSubstr("kvartal_operator_away_seconds")));
+  metrics.operator_away_ms = 0;
+  EXPECT_THAT(Text(metrics), HasSubstr("\nkvartal_operator_away_seconds 0\n"));
+  metrics.operator_away_ms = 90'500;
+  EXPECT_THAT(Text(metrics), HasSubstr("\nkvartal_operator_away_seconds 90.5\n"));
+}
+
 TEST(ToFamilies, ARefusedFolderAndLostAuditEventsAreSeen) {
   NodeMetrics metrics = OneTenant();
   EXPECT_THAT(Text(metrics), HasSubstr("\nkvartal_policy_refused 0\n"));
