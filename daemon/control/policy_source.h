@@ -22,7 +22,7 @@ struct LoadedPolicy {
   std::vector<std::string> warnings;
   // Of a stream, whose sets are taken tenant by tenant: what was offered and is not in force, and why; "": all is.
   std::string refused;
-  // A KVNodePool states a capacity that is taken at the next start.
+  // A KVNodePool states a capacity that is taken at the next start, and that start finds it.
   bool capacity_waits = false;
 };
 

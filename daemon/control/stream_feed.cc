@@ -157,9 +157,12 @@ void StreamFeed::OnUpdate(const sync::v1::Update& update) {
     absl::StatusOr<SetFit> fit = FitSet(held, offered, configured_, begun_);
     if (fit.ok()) {
       const absl::Status kept = kept_set_.Write(fit->held.DeltaFrom({}).SerializeAsString());
-      // In force in any case: a full disk is no reason to enforce what was before.
-      if (!kept.ok())
+      // In force in any case: a full disk is no reason to enforce what was before, and a capacity that the next start
+      // would not know none to end for.
+      if (!kept.ok()) {
         fit->loaded.warnings.push_back(absl::StrCat("the set is not kept for a restart: ", kept.message()));
+        fit->loaded.capacity_waits = false;
+      }
     }
     loop_->Post([this, watching = watching_, version = offered.Version(), fit = std::move(fit)]() mutable {
       if (*watching) OnRead(version, std::move(fit));

@@ -131,6 +131,7 @@ class FeedLoop {
       limit_ = LimitOf(*read);
       limits_ = LimitsOf(*read);
       refused_ = read->refused;
+      capacity_waits_ = read->capacity_waits;
       return absl::OkStatus();
     };
   }
@@ -159,6 +160,7 @@ class FeedLoop {
   uint64_t limit_ = 0;  // that is in force
   std::map<std::string, uint64_t> limits_;
   std::string refused_;
+  bool capacity_waits_ = false;
 };
 
 }  // namespace kvartal::control

@@ -46,6 +46,14 @@ class StreamFeedTest : public ::testing::Test, protected FeedLoop {
     }
     return set;
   }
+  static crds::PolicySet WithPool(const std::string& capacity) {
+    crds::PolicySet set = Set({{"x", "limit: 50%"}});
+    set.Put("KVNodePool//p",
+            "{apiVersion: kvartal.dev/v1alpha1, kind: KVNodePool, metadata: {name: p}, spec: {capacity: {dram: " +
+                capacity + "}}}",
+            "");
+    return set;
+  }
   // In the place of what was kept.
   void Keep(const crds::PolicySet& set) {
     std::ofstream(source_.scratch().File("policy_set"), std::ios::binary) << set.DeltaFrom({}).SerializeAsString();
@@ -144,24 +152,16 @@ TEST_F(StreamFeedTest, OneTenantsPolicyThatCannotBeKeptLeavesTheOthersTheirs) {
 
 // What waits for a restart is on the disk: taken back, it has to go from there.
 TEST_F(StreamFeedTest, WhatIsTakenBackIsNotWhatTheNextStartBeginsWith) {
-  const auto of_pool = [](const std::string& capacity) {
-    crds::PolicySet set = Set({{"x", "limit: 50%"}});
-    set.Put("KVNodePool//p",
-            "{apiVersion: kvartal.dev/v1alpha1, kind: KVNodePool, metadata: {name: p}, spec: {capacity: {dram: " +
-                capacity + "}}}",
-            "");
-    return set;
-  };
-  Keep(of_pool("512Mi"));
-  source_.PutSet(of_pool("512Mi"));
+  Keep(WithPool("512Mi"));
+  source_.PutSet(WithPool("512Mi"));
   Begin();
   EXPECT_EQ(limits_["a/x"], 256 * kMiB);
   ASSERT_TRUE(Until([&] { return source_.fleet().stats().current == 1; }));
-  source_.PutSet(of_pool("64Mi"));
+  source_.PutSet(WithPool("64Mi"));
   ASSERT_TRUE(Until([&] { return source_.fleet().stats().nacks == 1; }));
   EXPECT_THAT(RejectedOf("x"), HasSubstr("restart kvartald"));
   EXPECT_EQ(limits_["a/x"], 256 * kMiB);
-  source_.PutSet(of_pool("512Mi"));
+  source_.PutSet(WithPool("512Mi"));
   ASSERT_TRUE(Until([&] { return source_.fleet().stats().acks == 1; }));
   EXPECT_EQ(refused_, "");
   EXPECT_EQ(RejectedOf("x"), "");
@@ -169,6 +169,19 @@ TEST_F(StreamFeedTest, WhatIsTakenBackIsNotWhatTheNextStartBeginsWith) {
   End();
   Begin();
   EXPECT_EQ(limits_["a/x"], 256 * kMiB);
+}
+
+// A daemon that ended for a capacity its next start does not find would end for ever.
+TEST_F(StreamFeedTest, ACapacityThatCouldNotBeKeptIsNoneToStartAgainFor) {
+  std::filesystem::create_directory(source_.scratch().File("policy_set.new"));
+  source_.PutSet(WithPool("512Mi"));
+  Begin();
+  ASSERT_TRUE(Until([&] { return limits_.contains("a/x"); }));
+  EXPECT_FALSE(capacity_waits_);
+  EXPECT_EQ(limits_["a/x"], 512 * kMiB);
+  std::filesystem::remove(source_.scratch().File("policy_set.new"));
+  source_.PutSet(WithPool("256Mi"));
+  EXPECT_TRUE(Until([&] { return capacity_waits_; }));
 }
 
 TEST_F(StreamFeedTest, AKeptSetThatFitsNoLongerCostsItsTenantAndNotTheStart) {

@@ -46,7 +46,7 @@ class PolicySourceTest : public ::testing::Test {
   LoadedPolicy Load() {
     auto loaded = LoadPolicyFolder(folder_, kNode);
     EXPECT_TRUE(loaded.ok()) << loaded.status();
-    return loaded.ok() ? *std::move(loaded) : LoadedPolicy{policy::PolicyTable::FromRules({}, kNode), {}};
+    return loaded.ok() ? *std::move(loaded) : LoadedPolicy{policy::PolicyTable::FromRules({}, kNode), {}, "", false};
   }
   std::string Error() {
     const auto loaded = LoadPolicyFolder(folder_, kNode);
