@@ -19,6 +19,15 @@ uint64_t Guarantee(const crds::TierClaim& claim, uint64_t capacity_bytes) {
   return claim.guarantee ? claim.guarantee->Resolve(capacity_bytes) : 0;
 }
 
+// Percentages of a tier that its pool does not state are of each node's own, so that only their sum counts: they are
+// added up as parts of this.
+constexpr uint64_t kUnstatedBytes = uint64_t{1} << 50;
+
+uint64_t PromiseIn(const crds::TierClaim& claim, bool stated, uint64_t capacity_bytes) {
+  if (stated) return Guarantee(claim, capacity_bytes);
+  return claim.guarantee && claim.guarantee->is_percent ? claim.guarantee->Resolve(kUnstatedBytes) : 0;
+}
+
 }  // namespace
 
 TierBytes CapacityOf(const crds::NodePool& pool) {
@@ -30,6 +39,12 @@ TierBytes GuaranteesOf(const crds::PoolClaim& claim, const crds::NodePool& pool)
   const TierBytes capacity = CapacityOf(pool);
   return {Guarantee(claim.hbm, capacity.hbm), Guarantee(claim.dram, capacity.dram),
           Guarantee(claim.nvme, capacity.nvme)};
+}
+
+TierBytes PromisesOf(const crds::PoolClaim& claim, const crds::NodePool& pool) {
+  const TierBytes capacity = CapacityOf(pool);
+  return {PromiseIn(claim.hbm, true, capacity.hbm), PromiseIn(claim.dram, pool.has_dram, capacity.dram),
+          PromiseIn(claim.nvme, pool.has_nvme, capacity.nvme)};
 }
 
 Admission::Admission(const ClusterState& state) {
@@ -84,7 +99,7 @@ void Admission::PutInForce(const crds::TenantPolicy& policy) {
   for (const crds::PoolClaim& claim : policy.pools) {
     const crds::NodePool* pool = FindPool(claim.pool_ref);
     if (pool == nullptr) continue;
-    const TierBytes bytes = GuaranteesOf(claim, *pool);
+    const TierBytes bytes = PromisesOf(claim, *pool);
     if (guarantees_[claim.pool_ref].of.emplace(owner, bytes).second) Add(&guarantees_[claim.pool_ref], bytes);
   }
   in_force_.emplace(owner, policy);
@@ -149,30 +164,44 @@ Verdict Admission::JudgeCapacity(const crds::TenantPolicy& policy) const {
     const crds::PoolClaim& claim = policy.pools[i];
     const crds::NodePool* pool = FindPool(claim.pool_ref);
     if (pool == nullptr) continue;
-    const TierBytes capacity = CapacityOf(*pool);
+    const TierBytes capacity = CapacityOf(*pool), promised = PromisesOf(claim, *pool);
     const Guarantees others = OfOthers(pool->name, OwnerOf(policy));
     const auto find = [&](const char* reason, const std::string& field, const std::string& what) {
       if (verdict.reason.empty()) verdict.reason = reason;
       verdict.findings.push_back(absl::StrCat("spec.pools[", i, "].", field, ".guarantee: ", what));
     };
-    const auto check = [&](bool stated, const char* field, const crds::TierClaim& asked, uint64_t of, Sum theirs) {
-      const crds::ResolvedClaim mine = crds::Resolve(asked, of);
-      if (!stated || mine.guarantee_bytes == 0) return;
-      const uint64_t left = theirs >= of ? 0 : of - static_cast<uint64_t>(theirs);
-      if (mine.guarantee_bytes > left) {
+    const auto left_of = [](uint64_t of, Sum theirs) { return theirs >= of ? 0 : of - static_cast<uint64_t>(theirs); };
+    const auto check = [&](const char* field, const crds::TierClaim& asked, uint64_t of, uint64_t mine, Sum theirs) {
+      const uint64_t left = left_of(of, theirs);
+      if (mine > left) {
         find("NoCapacity", field,
-             absl::StrCat(mine.guarantee_bytes, " bytes do not fit: of the ", of, " bytes of KVNodePool ", pool->name,
-                          " ", left, " are not guaranteed to others; lower it to that"));
-      } else if (mine.fit == crds::ClaimFit::kAboveLimit) {
+             absl::StrCat(mine, " bytes do not fit: of the ", of, " bytes of KVNodePool ", pool->name, " ", left,
+                          " are not guaranteed to others; lower it to that"));
+      } else if (crds::Resolve(asked, of).fit == crds::ClaimFit::kAboveLimit) {
         find("AboveLimit", field,
-             absl::StrCat(mine.guarantee_bytes, " bytes are above the limit, which is ", mine.limit_bytes,
-                          " bytes of the ", of, " of KVNodePool ", pool->name, "; lower it, or raise the limit"));
+             absl::StrCat(mine, " bytes are above the limit, which is ", asked.limit->Resolve(of), " bytes of the ", of,
+                          " of KVNodePool ", pool->name, "; lower it, or raise the limit"));
       }
     };
+    const auto check_unstated = [&](const char* field, const crds::TierClaim& asked, uint64_t mine, Sum theirs) {
+      const uint64_t left = left_of(kUnstatedBytes, theirs);
+      if (mine <= left) return;
+      find("NoCapacity", field,
+           absl::StrCat(asked.guarantee->percent, "% do not fit: of KVNodePool ", pool->name, " ",
+                        left * 100 / kUnstatedBytes, "% are not guaranteed to others; lower it to that"));
+    };
     // Not stated is no hbm, and whatever a node has of the others.
-    check(true, "perGpu.hbm", claim.hbm, capacity.hbm, others.hbm);
-    check(pool->has_dram, "perNode.dram", claim.dram, capacity.dram, others.dram);
-    check(pool->has_nvme, "perNode.nvme", claim.nvme, capacity.nvme, others.nvme);
+    check("perGpu.hbm", claim.hbm, capacity.hbm, promised.hbm, others.hbm);
+    if (pool->has_dram) {
+      check("perNode.dram", claim.dram, capacity.dram, promised.dram, others.dram);
+    } else {
+      check_unstated("perNode.dram", claim.dram, promised.dram, others.dram);
+    }
+    if (pool->has_nvme) {
+      check("perNode.nvme", claim.nvme, capacity.nvme, promised.nvme, others.nvme);
+    } else {
+      check_unstated("perNode.nvme", claim.nvme, promised.nvme, others.nvme);
+    }
   }
   return verdict;
 }
@@ -184,10 +213,11 @@ Verdict Admission::JudgeStated(const crds::TenantPolicy& policy) const {
     if (pool == nullptr) continue;
     const auto check = [&](bool stated, const char* tier, const crds::TierClaim& asked) {
       if (stated || !asked.guarantee || *asked.guarantee == crds::Quantity{}) return;
+      if (asked.guarantee->is_percent && (!asked.limit || asked.limit->is_percent)) return;
       verdict.reason = "CapacityNotStated";
       verdict.findings.push_back(absl::StrCat(
           "spec.pools[", i, "].perNode.", tier, ".guarantee: KVNodePool ", pool->name, " does not state its ", tier,
-          ", so that nobody can tell whether it fits; state spec.capacity.", tier, " there, or ask for a limit alone"));
+          ", so that nobody can tell whether it fits; state spec.capacity.", tier, " there, or ask for percentages"));
     };
     check(pool->has_dram, "dram", policy.pools[i].dram);
     check(pool->has_nvme, "nvme", policy.pools[i].nvme);

@@ -70,5 +70,7 @@ class Admission {
 // What a pool states; what a claim is guaranteed there.
 TierBytes CapacityOf(const crds::NodePool& pool);
 TierBytes GuaranteesOf(const crds::PoolClaim& claim, const crds::NodePool& pool);
+// The same for adding up and comparing, also in a tier that is not stated: what part of it is asked for.
+TierBytes PromisesOf(const crds::PoolClaim& claim, const crds::NodePool& pool);
 
 }  // namespace kvartal::reconcile

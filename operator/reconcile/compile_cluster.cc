@@ -133,7 +133,7 @@ bool Compiler::AsksForNoMore(const Case& one) const {
     if (pool == nullptr) return true;
     const auto has = std::find_if(claims.begin(), claims.end(),
                                   [&](const crds::PoolClaim& claim) { return claim.pool_ref == asked.pool_ref; });
-    return WithinBytes(GuaranteesOf(asked, *pool), has == claims.end() ? TierBytes{} : GuaranteesOf(*has, *pool));
+    return WithinBytes(PromisesOf(asked, *pool), has == claims.end() ? TierBytes{} : PromisesOf(*has, *pool));
   };
   const crds::TenantPolicy& wanted = *one.object->wanted;
   return std::all_of(wanted.subjects.begin(), wanted.subjects.end(), has_account) &&

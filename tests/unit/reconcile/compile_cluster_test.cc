@@ -253,10 +253,15 @@ TEST_F(CompileClusterTest, InAPoolThatWasMadeSmallerTheYoungestLoseTheirGuarante
 TEST_F(CompileClusterTest, AGuaranteeNeedsACapacityThatIsStated) {
   state_.pools[0].pool.has_dram = false;
   state_.policies = {Policy("red", "a", "", "600Gi", kOld), Policy("red", "b", "1Gi", "", kOld),
-                     Policy("red", "c", "10%", "", kOld)};
+                     Policy("red", "c", "10%", "1Gi", kOld), Policy("red", "d", "60%", "80%", kOld),
+                     Policy("red", "e", "50%", "", kNew)};
   EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "True/Accepted") << "a limit is for each node to judge";
   EXPECT_EQ(Of(VerdictOf("red", "b"), "Accepted"), "False/CapacityNotStated");
-  EXPECT_EQ(Of(VerdictOf("red", "c"), "Accepted"), "False/CapacityNotStated");
+  EXPECT_EQ(Of(VerdictOf("red", "c"), "Accepted"), "False/CapacityNotStated") << "above its limit on which node?";
+  // Parts add up on whatever node.
+  EXPECT_EQ(Of(VerdictOf("red", "d"), "Accepted"), "True/Accepted");
+  EXPECT_EQ(Of(VerdictOf("red", "e"), "Accepted"), "False/NoCapacity");
+  EXPECT_THAT(MessageOf(VerdictOf("red", "e"), "Accepted"), HasSubstr("50% do not fit: of KVNodePool p 40%"));
   EXPECT_THAT(MessageOf(VerdictOf("red", "b"), "Accepted"), HasSubstr("state spec.capacity.dram"));
   // HBM that is not stated is none.
   state_.policies[0].wanted->pools[0].hbm.guarantee = Size("1Gi");
