@@ -38,7 +38,6 @@ StreamFeed::StreamFeed(StreamFeedOptions options, const policy::NodeCapacity& ca
 StreamFeed::~StreamFeed() {
   StopWatching();
   worker_.reset();
-  channel_.ending->WaitForNone();
 }
 
 // What cannot be used leaves the start to those it does not concern: nobody may attach as a tenant who is not in force

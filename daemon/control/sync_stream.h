@@ -46,11 +46,17 @@ class EndingStreams {
 
 // The connection below the streams, kept from one to the next: it connects by itself, again and again, each time later
 // and by chance, and a stream waits for it.
-// A plain value, confined to the loop.
+// Confined to the loop, which outlives it.
+// Invariant: once it is gone, which is after its streams, gRPC hands the loop nothing of them.
 struct SyncChannel {
+  SyncChannel() = default;
+  ~SyncChannel() { ending->WaitForNone(); }
+  SyncChannel(const SyncChannel&) = delete;
+  SyncChannel& operator=(const SyncChannel&) = delete;
+
   std::shared_ptr<grpc::Channel> channel;
   std::string authorities;  // by which it was made; others need another
-  std::shared_ptr<EndingStreams> ending = std::make_shared<EndingStreams>();
+  const std::shared_ptr<EndingStreams> ending = std::make_shared<EndingStreams>();
 };
 
 class SyncStream {
@@ -60,7 +66,7 @@ class SyncStream {
     std::function<void(absl::Status)> on_end;
   };
 
-  // Reads its files now: what was exchanged is used by the next stream. `loop` outlives what is in `channel->ending`.
+  // Reads its files now: what was exchanged is used by the next stream. `channel` outlives this one.
   static absl::StatusOr<std::unique_ptr<SyncStream>> Dial(const StreamOptions& options, Executor* loop,
                                                           sync::v1::NodeMessage hello, Sink sink, SyncChannel* channel);
   ~SyncStream();
