@@ -308,7 +308,7 @@ TEST_F(CompileClusterTest, APoolTakesAsManyTenantsAsANodeDoes) {
   state_.policies.push_back(Policy("blue", "one", "", "1Gi", kOld));
   EXPECT_EQ(Of(VerdictOf("blue", "one"), "Accepted"), "False/PoolFull");
   EXPECT_EQ(Of(compiled_.policies.at({"red", "t0"}), "Accepted"), "True/Accepted") << "who is there may be edited";
-  EXPECT_EQ(compiled_.nodes.at("n1")->tenants.size(), kTenantsMax);
+  EXPECT_EQ(TenantsOn("n1").size(), kTenantsMax);
 }
 
 TEST_F(CompileClusterTest, APoolThatIsNotThereConcernsItsClaimAlone) {
