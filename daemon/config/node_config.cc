@@ -61,6 +61,7 @@ NodeConfig ConfigReader::Read() {
     config_.dram_bytes = SizeAt(dram, "size", kDramBytesMin, kDramBytesMax);
   });
   root_.Objects("nvme", kDisksMax, [&](FieldReader& disk) { ReadDisk(disk); });
+  config_.nvme_key_file = PathAt(root_, "nvmeKeyFile");
   ReadPolicySource();
   ReadRest();
   return std::move(config_);

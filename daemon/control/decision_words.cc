@@ -56,6 +56,9 @@ DecisionWords WordsOf(policy::Refusal reason) {
     case Refusal::kLate:
       return {"room or the disk took longer than the caller would wait",
               "look at the disk's health and load, or let callers wait longer"};
+    case Refusal::kEncryptionKeyMissing:
+      return {"the tenant's blocks have to be encrypted on NVMe, and the node has no key, so they stay in memory",
+              "put a key into nvmeKeyFile: it is read within a second; see kvartalctl doctor"};
   }
   return {"for a reason this version has no words for", "look at the daemon's log"};
 }
@@ -87,6 +90,9 @@ DecisionWords WordsOf(policy::DropReason reason) {
     case DropReason::kUnreadable:
       return {"the device failed, or gave bytes that are not the block's",
               "look at the disk: one is a defect, many are a dying device"};
+    case DropReason::kKeyMissing:
+      return {"the key that the block is encrypted under is in nvmeKeyFile no more",
+              "nothing if that was meant; else keep an old key until the NVMe TTL has passed since the newer one came"};
   }
   return {"for a reason this version has no words for", "look at the daemon's log"};
 }

@@ -30,6 +30,7 @@ namespace kvartal::tier {
 class DramTier;
 class NvmeTier;
 class NvmeCatalog;
+class TenantCiphers;
 }  // namespace kvartal::tier
 
 namespace kvartal::engine {
@@ -40,12 +41,14 @@ struct EngineOptions {
   int64_t removed_grace_ms = kRemovedGraceMs;  // from the removal of a tenant's policy to the erasure of its bytes
 };
 
-// What the engine works on. Not owned; all outlive it. `nvme` and `catalog` are both null on a node without NVMe.
+// What the engine works on. Not owned; all outlive it. `nvme` and `catalog` are both null on a node without NVMe,
+// `ciphers` on one that encrypts nothing.
 struct EngineDevices {
   const Clock* clock = nullptr;
   tier::DramTier* dram = nullptr;
   tier::NvmeTier* nvme = nullptr;
   tier::NvmeCatalog* catalog = nullptr;
+  tier::TenantCiphers* ciphers = nullptr;
 };
 
 // Where one block of a lookup or load is. `arena_offset` and `generation` mean something for kDram only.

@@ -155,7 +155,29 @@ void EngineState::SetQuotas(const TenantState& tenant) {
     }
     ledger.SetQuota(tenant.id, tier, quota);
   }
-  if (devices.nvme != nullptr) devices.nvme->SetWeight(tenant.domain(), tenant.rules.weight);
+  if (devices.nvme == nullptr) return;
+  devices.nvme->SetWeight(tenant.domain(), tenant.rules.weight);
+  SetCipher(tenant, WallMsOfTick(NowTick()));
+}
+
+void EngineState::SetCipher(const TenantState& tenant, int64_t wall_ms) {
+  const policy::TenantRules& rules = tenant.rules;
+  std::shared_ptr<const cipher::TenantCipher> cipher;
+  // Who was met on the disk alone has no uid: what is left of it can be erased, and nothing else.
+  if (devices.ciphers != nullptr && !rules.uid.empty()) {
+    cipher = rules.encrypt_nvme && tenant.removed_tick == 0
+                 ? devices.ciphers->FindOrMake(tenant.owner, rules.uid, wall_ms)
+                 : devices.ciphers->Find(tenant.owner, rules.uid);
+  }
+  devices.nvme->SetCipher(tenant.domain(), std::move(cipher), rules.encrypt_nvme);
+}
+
+void EngineState::ForgetCipher(const tier::OwnerUidHash& owner, int64_t before_wall_ms) {
+  if (devices.ciphers == nullptr) return;
+  devices.ciphers->Forget(owner, before_wall_ms);
+  // The next salt is dated after what is forgotten, so that a removal that is resumed lets it be.
+  const TenantState* const tenant = FindOwner(owner);
+  if (tenant != nullptr) SetCipher(*tenant, std::max(before_wall_ms, WallMsOfTick(NowTick())));
 }
 
 void EngineState::ApplyPolicy(std::shared_ptr<const policy::PolicyTable> next) {
@@ -408,6 +430,7 @@ EngineStats EngineState::Stats() const {
     TenantStats copy = tenant->stats;
     copy.id = tenant->id;
     copy.removed = tenant->removed_tick != 0;
+    copy.encrypts_nvme = tenant->rules.encrypt_nvme;
     for (TierKind tier : kAllTiers) {
       const policy::Account& account = ledger.account(tenant->id, tier);
       TenantTierStats& tier_stats = copy.tiers[TierIndex(tier)];

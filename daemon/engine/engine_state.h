@@ -35,6 +35,7 @@
 #include "daemon/tier/nvme_catalog.h"
 #include "daemon/tier/nvme_format.h"
 #include "daemon/tier/nvme_tier.h"
+#include "daemon/tier/tenant_ciphers.h"
 
 namespace kvartal::engine {
 
@@ -159,6 +160,8 @@ class EngineState {
   void ApplyPolicy(std::shared_ptr<const policy::PolicyTable> policy);
   // A removed tenant may hold what it holds and no more.
   void SetQuotas(const TenantState& tenant);
+  // What the owner encrypted under a salt made before that is beyond everybody's reach from now on.
+  void ForgetCipher(const tier::OwnerUidHash& owner, int64_t before_wall_ms);
   TenantState& tenant(TenantId id) { return *tenant_by_id[id.value()]; }
   const TenantState& tenant(TenantId id) const { return *tenant_by_id[id.value()]; }
   NamespaceState& ns(NamespaceId id) { return namespaces[id.value()]; }
@@ -296,6 +299,8 @@ class EngineState {
 
  private:
   TenantState& AddTenant(const std::string& name, const tier::OwnerUidHash& owner);
+  // `wall_ms`: the date of a salt that has to be made.
+  void SetCipher(const TenantState& tenant, int64_t wall_ms);
   void RemoveTenant(TenantState& tenant);
   void AddNvmeStats(EngineStats* out) const;
   void SetRules(TenantState& tenant, const policy::TenantRules& rules);

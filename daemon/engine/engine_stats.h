@@ -47,6 +47,7 @@ struct TenantStats {
   TenantId id;  // given again to another tenant when this one is gone
   std::string name;
   bool removed = false;  // no policy names it
+  bool encrypts_nvme = false;
   std::array<TenantTierStats, kTierCount> tiers;
   uint64_t entries = 0;
   uint64_t lookups = 0;

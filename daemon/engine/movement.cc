@@ -23,6 +23,10 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
   if (entry.writing || entry.resident(TierKind::kNvme)) return WriteStart::kNotNeeded;
   if (!state_.NvmeUsable(tenant)) return WriteStart::kNoRoom;
   const uint32_t slot_bytes = state_.SlotBytesOf(entry);
+  if (!state_.devices.nvme->MayWrite(tenant.domain())) {
+    state_.NoteRefusal(tenant, TierKind::kNvme, policy::Refusal::kEncryptionKeyMissing, slot_bytes);
+    return WriteStart::kNoRoom;
+  }
   const uint64_t written_bytes = slot_bytes + kNvmeHeaderBytes;
   if (!MayWrite(entry, written_bytes)) {
     state_.NoteRefusal(tenant, TierKind::kNvme, policy::Refusal::kWriteBudget, slot_bytes);
@@ -109,6 +113,9 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::
     Record({slot, *written});
   } else {
     residency_.GiveBackNvme(tenant, slot);
+    if (absl::IsFailedPrecondition(written.status())) {
+      state_.NoteRefusal(tenant, TierKind::kNvme, policy::Refusal::kEncryptionKeyMissing, state_.SlotBytesOf(entry));
+    }
   }
   // The space was wanted: it is given up whether the write went well or not, else a sick disk would wedge the tier
   // above it.
@@ -233,7 +240,9 @@ void Movement::FinishRead(EntryId id, absl::Status status) {
     entry.reading = false;
     state_.devices.dram->Give(tenant.domain(), slot);
     // It is being moved within NVMe: who moves it reads it, too.
-    if (!entry.writing) residency_.DropCopy(id, TierKind::kNvme, policy::DropReason::kUnreadable);
+    const bool keyless = absl::IsFailedPrecondition(status);
+    const policy::DropReason reason = keyless ? policy::DropReason::kKeyMissing : policy::DropReason::kUnreadable;
+    if (!entry.writing) residency_.DropCopy(id, TierKind::kNvme, reason);
   }
   for (Reader& reader : node.mapped().readers) reader.done(status.ok() ? ReadOutcome::kDone : ReadOutcome::kLost);
   if (status.ok()) entry.reading = false;

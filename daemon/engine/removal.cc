@@ -30,12 +30,14 @@ void Removal::PutTombstone(TenantState& tenant) {
   ++tenant.erases_under_way;
   // A wall clock that is set back must not date before it what is stored from now on.
   state_.devices.catalog->KeepTime(std::max(tenant.removal.before_wall_ms, state_.WallMsOfTick(state_.NowTick())));
+  // The tombstone first: it overwrites the salt there is, and what comes later is encrypted with the next one.
   state_.devices.catalog->PutTombstone(tenant.owner, tenant.removal.before_wall_ms,
                                        [this, owner = &tenant](absl::Status status) {
                                          Note(*owner, "the tombstone was not persisted", status);
                                          --owner->erases_under_way;
                                          Continue(*owner);
                                        });
+  state_.ForgetCipher(tenant.owner, tenant.removal.before_wall_ms);
 }
 
 void Removal::Tick() {

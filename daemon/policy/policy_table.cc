@@ -93,6 +93,7 @@ void RulesCompiler::Compile(const crds::TenantPolicy& policy) {
   CompileSubjects(policy, &rules);
   CompilePool(policy, &rules);
   CompileTimes(policy, &rules);
+  rules.encrypt_nvme = policy.encrypt_nvme;
   CheckPromises(policy, rules);
   rules_.push_back(std::move(rules));
 }
@@ -186,8 +187,10 @@ void RulesCompiler::CompileTimes(const crds::TenantPolicy& policy, TenantRules* 
 
 // What this daemon cannot keep is refused where it guards data and stated where it only helps.
 void RulesCompiler::CheckPromises(const crds::TenantPolicy& policy, const TenantRules& rules) {
-  if (policy.encrypt_nvme && rules.tier(TierKind::kNvme).limit_bytes > 0) {
-    Error("spec.encryption.nvme is Required and this daemon cannot encrypt; remove the nvme claim or set it to None");
+  if (policy.encrypt_nvme && rules.tier(TierKind::kNvme).limit_bytes > 0 && !capacity_.encrypts_nvme) {
+    Error(
+        "spec.encryption.nvme is Required and this node has no keys; give it some (nvmeKeyFile in its configuration), "
+        "remove the nvme claim, or set it to None");
   }
   std::vector<std::string> idle;
   if (!policy.gpu_group.empty()) idle.push_back("isolation.gpuGroup");
@@ -241,6 +244,7 @@ std::string CanonicalText(const TenantRules& rules) {
   absl::StrAppend(&text, " on_expiry=", static_cast<int>(rules.on_expiry), " max_age=", rules.max_age_ms);
   absl::StrAppend(&text, " max_entries=", rules.max_entries, " max_sessions=", rules.max_sessions);
   absl::StrAppend(&text, " uids=", absl::StrJoin(uids, ","), " sockets=\"", absl::StrJoin(sockets, "\",\""), "\"");
+  if (rules.encrypt_nvme) absl::StrAppend(&text, " encrypt_nvme");
   absl::StrAppend(&text, " accounts=", absl::StrJoin(accounts, ","), "\n");
   return text;
 }

@@ -41,6 +41,7 @@ struct TenantRules {
   OnExpiry on_expiry = OnExpiry::kDemote;
   uint64_t max_age_ms = 0;  // 0: no limit
   uint64_t max_entries = kNoLimit;
+  bool encrypt_nvme = false;  // no block of it is on NVMe in the clear
   uint32_t max_sessions = 64;
   std::vector<uint32_t> uids;                 // subjects of the uid attestor
   std::vector<std::string> sockets;           // subjects of the socket attestor
@@ -52,6 +53,7 @@ struct TenantRules {
 
 struct NodeCapacity {
   std::array<uint64_t, kTierCount> bytes{};
+  bool encrypts_nvme = false;  // it is configured with keys for that
 };
 
 class PolicyTable {

@@ -78,13 +78,16 @@ absl::Status Node::MakeParts() {
   memory_ = device::NewMemfdMemory(loop_.get());
   dram_ = std::make_unique<tier::DramTier>(memory_.get(), config_.dram_bytes);
   if (!config_.nvme.empty()) {
-    KV_ASSIGN_OR_RETURN(nvme_, OpenNvmeStack(config_.nvme.front(), loop_.get(), &clock_));
+    if (!config_.nvme_key_file.empty()) nvme_keys_ = std::make_unique<NvmeKeyFile>(config_.nvme_key_file, loop_.get());
+    const std::shared_ptr<const cipher::KeyRing> ring = nvme_keys_ != nullptr ? nvme_keys_->ring() : nullptr;
+    KV_ASSIGN_OR_RETURN(nvme_, OpenNvmeStack(config_.nvme.front(), ring, loop_.get(), &clock_));
   }
   engine::EngineDevices devices;
   devices.clock = &clock_;
   devices.dram = dram_.get();
   devices.nvme = nvme_.tier.get();
   devices.catalog = nvme_.catalog.get();
+  devices.ciphers = nvme_.ciphers.get();
   engine::EngineOptions options;
   options.eviction = config_.eviction;
   options.removed_grace_ms = config_.removed_grace_ms;
@@ -111,6 +114,7 @@ absl::Status Node::MakeParts() {
   parts_.policy = policy_.get();
   parts_.memory = memory_.get();
   parts_.nvme = &nvme_;
+  parts_.nvme_keys = nvme_keys_.get();
   parts_.engine = engine_.get();
   parts_.attach = attach_.get();
   parts_.audit = audit_.get();
@@ -250,7 +254,8 @@ void Node::WhenDrained(absl::AnyInvocable<void()> then) {
 }
 
 bool Node::NothingUnderWay() const {
-  const bool reading = policy_->reading() || (token_keys_ != nullptr && token_keys_->reading());
+  const bool reading = policy_->reading() || (token_keys_ != nullptr && token_keys_->reading()) ||
+                       (nvme_keys_ != nullptr && nvme_keys_->reading());
   return Quiet(engine_->stats()) && !reading && audit_->pending() == 0;
 }
 

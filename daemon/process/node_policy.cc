@@ -28,6 +28,7 @@ policy::NodeCapacity CapacityOf(const config::NodeConfig& config) {
   policy::NodeCapacity capacity;
   capacity.bytes[TierIndex(TierKind::kDram)] = config.dram_bytes;
   for (const config::NvmeConfig& nvme : config.nvme) capacity.bytes[TierIndex(TierKind::kNvme)] += nvme.size_bytes;
+  capacity.encrypts_nvme = !config.nvme_key_file.empty();
   return capacity;
 }
 

@@ -126,6 +126,11 @@ control::NodeView ViewOf(const NodeParts& parts) {
   view.huge_pages = parts.memory->HugePages();
   view.direct_io = parts.nvme->file != nullptr && parts.nvme->file->direct_io();
   if (parts.nvme->file != nullptr) view.io_engine = device::IoEngineName(parts.nvme->engine);
+  if (parts.nvme_keys != nullptr) {
+    view.nvme_key_id = parts.nvme_keys->ring()->keys()->newest();
+    view.nvme_keys = static_cast<uint32_t>(parts.nvme_keys->ring()->keys()->size());
+    view.nvme_keys_error = parts.nvme_keys->last_error();
+  }
   view.attach_socket = parts.config->attach_socket;
   view.metrics_address = parts.metrics_address;
   view.metrics_error = parts.metrics_error;
@@ -161,6 +166,7 @@ telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {
   metrics.policy_reload_failures = parts.policy->reload_failures();
   metrics.policy_refused = !parts.policy->last_error().empty();
   metrics.token_keys_refused = parts.token_keys != nullptr && !parts.token_keys->last_error().empty();
+  metrics.nvme_keys_refused = parts.nvme_keys != nullptr && !parts.nvme_keys->last_error().empty();
   metrics.audit_written = parts.audit->written();
   metrics.audit_lost = parts.audit->lost();
   metrics.uptime_ms = UptimeMs(parts);

@@ -279,6 +279,7 @@ void AddNodeFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricF
   AddSingle(kPolicyAge, static_cast<double>(metrics.policy_age_ms) / kMsPerSecond, out);
   AddSingle(kPolicyErrors, static_cast<double>(metrics.policy_reload_failures), out);
   AddSingle(kTokenKeysRefused, metrics.token_keys_refused ? 1 : 0, out);
+  AddSingle(kNvmeKeysRefused, metrics.nvme_keys_refused ? 1 : 0, out);
   AddSingle(kPolicyRefused, metrics.policy_refused ? 1 : 0, out);
   AddSingle(kAuditEvents, static_cast<double>(metrics.audit_written), out);
   AddSingle(kAuditLost, static_cast<double>(metrics.audit_lost), out);

@@ -80,6 +80,8 @@ inline constexpr MetricName kAttachDenials{"kvartal_attach_denials_total", "Atta
 inline constexpr MetricName kTokenKeys{"kvartal_token_keys", "Keys that vouch for tokens of pods now"};
 inline constexpr MetricName kTokenKeysRefused{
     "kvartal_token_keys_refused", "1 while the key set that is to be had is refused; the last good vouches on"};
+inline constexpr MetricName kNvmeKeysRefused{
+    "kvartal_nvme_keys_refused", "1 while the file of keys for NVMe is refused; the keys from before stay in use"};
 inline constexpr MetricName kTokenRenewals{"kvartal_token_renewals_total", "Sessions that went on with a newer token"};
 inline constexpr MetricName kBadFrames{"kvartal_attach_bad_frames_total", "Frames of clients not understood, by kind"};
 inline constexpr MetricName kSessionEnds{"kvartal_session_ends_total", "Sessions that ended, by reason"};

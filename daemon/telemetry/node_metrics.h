@@ -20,6 +20,7 @@ struct NodeMetrics {
   uint64_t policy_reload_failures = 0;
   bool policy_refused = false;
   bool token_keys_refused = false;
+  bool nvme_keys_refused = false;
   uint64_t audit_written = 0, audit_lost = 0;
   uint64_t uptime_ms = 0;
   uint64_t rss_bytes = 0;

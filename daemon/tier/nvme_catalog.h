@@ -30,6 +30,13 @@ struct RecordTimes {
   uint32_t pinned_until_s = 0;
 };
 
+// What the keys of an owner's encrypted blocks are derived with: who does not have it can decrypt none of them.
+struct OwnerSalt {
+  OwnerUidHash owner{};
+  cipher::Salt salt{};
+  int64_t made_wall_ms = 0;
+};
+
 class NvmeCatalog {
  public:
   virtual ~NvmeCatalog() = default;
@@ -46,9 +53,15 @@ class NvmeCatalog {
   virtual void KeepTime(int64_t wall_ms) = 0;
   // The latest of both before this open; 0: none.
   virtual int64_t kept_time_ms() const = 0;
-  // "Nothing of this owner committed before `before_wall_ms` may come back." Synced before `done`.
+  // "Nothing of this owner committed before `before_wall_ms` may come back." Its salt, when made before that, is
+  // overwritten. Synced before `done`.
   virtual void PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms,
                             absl::AnyInvocable<void(absl::Status)> done) = 0;
+  // In place of an owner's earlier one. Never refused, and in order with Put: a record that is put later is not told to
+  // survive before the salt does.
+  virtual void PutSalt(const OwnerSalt& salt) = 0;
+  // Those that were kept when this was opened. They outlive a catalog that was lost.
+  virtual std::vector<OwnerSalt> salts() const = 0;
   // What an erasure has come to. Never refused, and in order with Delete: put before the records of what it erased are
   // deleted, it is not lost unless they come back.
   virtual void PutErasure(const ErasureRecord& record) = 0;

@@ -12,6 +12,7 @@
 #include "daemon/base/mutex.h"
 #include "daemon/tier/nvme_catalog.h"
 #include "daemon/tier/rocks_store.h"
+#include "daemon/tier/salt_file.h"
 
 namespace kvartal::tier {
 namespace {
@@ -26,12 +27,14 @@ using RecordBatch = absl::AnyInvocable<void(std::vector<CatalogRecord>)>;
 // which they were asked for.
 class RocksCatalog : public NvmeCatalog {
  public:
-  RocksCatalog(std::unique_ptr<RocksStore> store, Executor* executor)
+  RocksCatalog(std::unique_ptr<RocksStore> store, SaltFile salts, Executor* executor)
       : store_(std::move(store)),
+        salt_file_(std::move(salts)),
         executor_(executor),
         was_empty_(store_->was_empty()),
         kept_time_ms_(store_->kept_time_ms()),
         open_erasures_(store_->Erasures()),
+        salts_(salt_file_.salts()),
         thread_([this] { RunThread(); }) {}
 
   // What was accepted is written and synced; its `done`s are posted.
@@ -100,6 +103,12 @@ class RocksCatalog : public NvmeCatalog {
     Enqueue(std::move(operation));
   }
   int64_t kept_time_ms() const override { return kept_time_ms_; }
+  void PutSalt(const OwnerSalt& salt) override {
+    Operation operation{Operation::Kind::kPutSalt};
+    operation.salt = salt;
+    Enqueue(std::move(operation));
+  }
+  std::vector<OwnerSalt> salts() const override { return salts_; }
   void PutErasure(const ErasureRecord& record) override {
     Operation operation{Operation::Kind::kPutErasure};
     operation.erasure = record;
@@ -121,6 +130,7 @@ class RocksCatalog : public NvmeCatalog {
       kDelete,
       kKeepTime,
       kTombstone,
+      kPutSalt,
       kPutErasure,
       kEndErasure,
       kLoad,
@@ -131,6 +141,7 @@ class RocksCatalog : public NvmeCatalog {
     CatalogRecord record;
     RecordTimes times;
     ErasureRecord erasure;
+    OwnerSalt salt;
     int64_t wall_ms = 0;  // kKeepTime; kTombstone: nothing before it may come back
     RecordBatch batch;
     StatusDone done;
@@ -160,10 +171,12 @@ class RocksCatalog : public NvmeCatalog {
   void DoDueWork();
 
   std::unique_ptr<RocksStore> store_;
+  SaltFile salt_file_;
   Executor* const executor_;
   const bool was_empty_;
   const int64_t kept_time_ms_;
   const std::vector<ErasureRecord> open_erasures_;
+  const std::vector<OwnerSalt> salts_;
   // Of the loop; callbacks that lower it may outlive the catalog.
   const std::shared_ptr<size_t> puts_under_way_ = std::make_shared<size_t>(0);
 
@@ -222,6 +235,9 @@ void RocksCatalog::RunOperations(std::deque<Operation> operations) {
         store_->Delete(operation.record.slot);
         uncommitted_puts = true;
         break;
+      case Operation::Kind::kPutSalt:
+        NoteFailure(salt_file_.Put(operation.salt));
+        break;
       case Operation::Kind::kPutErasure:
         store_->PutErasure(operation.erasure);
         break;
@@ -231,7 +247,9 @@ void RocksCatalog::RunOperations(std::deque<Operation> operations) {
       case Operation::Kind::kTombstone: {
         CommitCollected(&dones);
         absl::Status status = failure_;
-        if (status.ok()) status = store_->PutTombstone(operation.record.header.identity.owner, operation.wall_ms);
+        const OwnerUidHash& owner = operation.record.header.identity.owner;
+        if (status.ok()) status = store_->PutTombstone(owner, operation.wall_ms);
+        status.Update(salt_file_.Forget(owner, operation.wall_ms));
         NoteFailure(status);
         PostDone(std::move(operation.done), std::move(status));
         break;
@@ -312,6 +330,7 @@ void RocksCatalog::DoDueWork() {
     if (now < next_reopen_) return;
     next_reopen_ = now + std::chrono::seconds(kCatalogReopenSeconds);
     failure_ = store_->Reopen();
+    if (failure_.ok()) failure_ = salt_file_.Save();
     if (failure_.ok()) Log(LogLevel::kInfo, "catalog", "takes records again");
   }
   if (failure_.ok() && unsynced_ && now >= next_sync_) {
@@ -326,7 +345,8 @@ void RocksCatalog::DoDueWork() {
 
 absl::StatusOr<std::unique_ptr<NvmeCatalog>> OpenRocksCatalog(const CatalogOptions& options, Executor* executor) {
   KV_ASSIGN_OR_RETURN(std::unique_ptr<RocksStore> store, RocksStore::Open(options));
-  return std::make_unique<RocksCatalog>(std::move(store), executor);
+  KV_ASSIGN_OR_RETURN(SaltFile salts, SaltFile::Open(options.path + ".salts"));
+  return std::make_unique<RocksCatalog>(std::move(store), std::move(salts), executor);
 }
 
 }  // namespace kvartal::tier

@@ -53,6 +53,8 @@ class WatchedCatalog : public tier::NvmeCatalog {
   void PutErasure(const tier::ErasureRecord& record) override {
     if (planted_ != Planted::kLosesTombstones) honest_->PutErasure(record);
   }
+  void PutSalt(const tier::OwnerSalt& salt) override { honest_->PutSalt(salt); }
+  std::vector<tier::OwnerSalt> salts() const override { return honest_->salts(); }
   void EndErasure(uint64_t id) override { honest_->EndErasure(id); }
   std::vector<tier::ErasureRecord> open_erasures() const override { return honest_->open_erasures(); }
   void Load(absl::AnyInvocable<void(std::vector<tier::CatalogRecord>)> batch,

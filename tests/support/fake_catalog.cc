@@ -21,6 +21,7 @@ struct FakeCatalog::State : public std::enable_shared_from_this<FakeCatalog::Sta
   bool was_empty = true;
   int64_t kept_time_ms = 0;
   std::vector<tier::ErasureRecord> open_erasures;
+  std::vector<tier::OwnerSalt> salts;
   bool loaded = false;
   std::deque<Operation> operations;
   size_t puts_under_way = 0;
@@ -84,6 +85,7 @@ FakeCatalog::FakeCatalog(Executor* executor, std::shared_ptr<CatalogDisk> disk) 
   state_->was_empty = !disk->exists;
   state_->kept_time_ms = disk->kept_time_ms;
   for (const auto& [id, erasure] : disk->erasures) state_->open_erasures.push_back(erasure);
+  for (const auto& [owner, salt] : disk->salts) state_->salts.push_back(salt);
   state_->disk = std::move(disk);
   state_->Change([](CatalogDisk& opened) { opened.exists = true; });
   state_->NoteSync();
@@ -153,12 +155,22 @@ void FakeCatalog::PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms
       state.Change([owner, before_wall_ms](CatalogDisk& disk) {
         int64_t& before = disk.tombstones[owner];
         before = std::max(before, before_wall_ms);
+        const auto salt = disk.salts.find(owner);
+        if (salt != disk.salts.end() && salt->second.made_wall_ms < before_wall_ms) disk.salts.erase(salt);
       });
     }
     state.NoteSync();
     done(state.write_status);
   });
 }
+
+void FakeCatalog::PutSalt(const tier::OwnerSalt& salt) {
+  state_->Enqueue([salt](State& state) {
+    if (state.write_status.ok()) state.Change([salt](CatalogDisk& disk) { disk.salts[salt.owner] = salt; });
+  });
+}
+
+std::vector<tier::OwnerSalt> FakeCatalog::salts() const { return state_->salts; }
 
 void FakeCatalog::PutErasure(const tier::ErasureRecord& record) {
   state_->Enqueue([record](State& state) {

@@ -20,6 +20,7 @@ struct CatalogDisk {
   std::map<uint32_t, tier::BlockHeader> records;  // by SlotId
   std::map<tier::OwnerUidHash, int64_t> tombstones;
   std::map<uint64_t, tier::ErasureRecord> erasures;  // by id
+  std::map<tier::OwnerUidHash, tier::OwnerSalt> salts;
   int64_t kept_time_ms = 0;
   void KeepTime(int64_t wall_ms) { kept_time_ms = std::max(kept_time_ms, wall_ms); }
   bool exists = false;              // false: the next catalog says was_empty()
@@ -45,6 +46,8 @@ class FakeCatalog : public tier::NvmeCatalog {
   void Delete(SlotId slot) override;
   void PutTombstone(const tier::OwnerUidHash& owner, int64_t before_wall_ms,
                     absl::AnyInvocable<void(absl::Status)> done) override;
+  void PutSalt(const tier::OwnerSalt& salt) override;
+  std::vector<tier::OwnerSalt> salts() const override;
   void PutErasure(const tier::ErasureRecord& record) override;
   void EndErasure(uint64_t id) override;
   std::vector<tier::ErasureRecord> open_erasures() const override;

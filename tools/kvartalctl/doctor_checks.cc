@@ -16,6 +16,7 @@
 #include "daemon/base/limits.h"
 #include "daemon/base/unique_fd.h"
 #include "daemon/base/units.h"
+#include "daemon/cipher/node_keys.h"
 #include "daemon/control/policy_source.h"
 #include "daemon/device/uring.h"
 #include "tools/kvartalctl/output.h"
@@ -94,7 +95,8 @@ Finding CheckDescriptors(uint64_t hard_limit) {
 
 Finding CheckLockedMemory(uint64_t limit) {
   const std::string shown = limit == UINT64_MAX ? "unlimited" : HumanBytes(limit);
-  return {Level::kOk, "locked memory", absl::StrCat(shown, "; the daemon locks none"), ""};
+  return {Level::kOk, "locked memory",
+          absl::StrCat(shown, "; the daemon locks its keys for NVMe, a page or two, and nothing else"), ""};
 }
 
 Finding CheckIoUring() {
@@ -124,6 +126,7 @@ Finding CheckPolicy(const config::NodeConfig& config) {
   policy::NodeCapacity capacity;
   capacity.bytes[TierIndex(TierKind::kDram)] = config.dram_bytes;
   for (const config::NvmeConfig& nvme : config.nvme) capacity.bytes[TierIndex(TierKind::kNvme)] += nvme.size_bytes;
+  capacity.encrypts_nvme = !config.nvme_key_file.empty();
   const auto loaded = control::LoadPolicyFolder(config.policy_dir, capacity);
   if (!loaded.ok()) {
     return {Level::kFail, "policy", absl::StrReplaceAll(std::string(loaded.status().message()), {{"\n", "; "}}),
@@ -198,6 +201,20 @@ Finding CheckDirectIo(const config::NvmeConfig& nvme) {
           through_ring ? "writable, O_DIRECT works, io_uring reads it" : "writable, O_DIRECT works", ""};
 }
 
+Finding CheckNvmeKeys(const std::string& key_file) {
+  const auto keys = cipher::NodeKeys::Read(key_file);
+  if (!keys.ok()) {
+    return {Level::kFail, "nvme keys", std::string(keys.status().message()),
+            "a key a line: a number and 64 hex digits (openssl rand -hex 32); chmod 0600, of the user of kvartald"};
+  }
+  if ((*keys)->size() == 0) {
+    return {Level::kFail, "nvme keys", absl::StrCat(key_file, " has none: nothing that has to be encrypted is written"),
+            absl::StrCat("echo \"1 $(openssl rand -hex 32)\" >> ", key_file)};
+  }
+  return {Level::kOk, "nvme keys",
+          absl::StrCat((*keys)->size(), " in ", key_file, ", the newest is ", (*keys)->newest()), ""};
+}
+
 std::vector<Finding> CheckStatus(const admin::v1::StatusReply& status) {
   std::vector<Finding> findings;
   findings.push_back({Level::kOk, "daemon",
@@ -217,6 +234,16 @@ std::vector<Finding> CheckStatus(const admin::v1::StatusReply& status) {
   if (!status.policy_error().empty()) {
     findings.push_back({Level::kWarn, "reload", absl::StrCat("refused: ", status.policy_error()),
                         "correct the manifests: the folder is read again by itself"});
+  }
+  if (!status.nvme_keys_error().empty()) {
+    findings.push_back({Level::kFail, "encryption",
+                        absl::StrCat("the file of keys is refused: ", status.nvme_keys_error()),
+                        "correct it: it is read again by itself; until then the keys from before are used"});
+  } else if (status.nvme_key_id() != 0) {
+    findings.push_back({Level::kOk, "encryption",
+                        absl::StrCat("blocks that have to be encrypted on nvme are so under key ", status.nvme_key_id(),
+                                     "; ", status.nvme_keys(), " keys to read by"),
+                        ""});
   }
   if (!status.metrics_error().empty()) {
     findings.push_back({Level::kFail, "metrics", status.metrics_error(),

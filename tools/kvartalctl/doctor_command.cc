@@ -58,6 +58,7 @@ void CheckNeeds(const config::NodeConfig& config, std::vector<Finding>* findings
     findings->push_back(CheckDiskSpace(nvme));
     findings->push_back(CheckDirectIo(nvme));
   }
+  if (!config.nvme_key_file.empty()) findings->push_back(CheckNvmeKeys(config.nvme_key_file));
 }
 
 void CheckDaemon(const std::string& socket, std::vector<Finding>* findings) {

@@ -12,7 +12,7 @@
 namespace kvartal::ctl {
 namespace {
 
-// Stands for a node nobody described: percentages resolve and every guarantee fits.
+// Stands for a node nobody described: percentages resolve, every guarantee fits, there are keys.
 constexpr uint64_t kUnknownCapacityBytes = 1024 * kTiB;
 
 struct Verdict {
@@ -24,11 +24,13 @@ struct Verdict {
 absl::StatusOr<policy::NodeCapacity> CapacityFor(const std::string& config_path) {
   policy::NodeCapacity capacity;
   capacity.bytes.fill(kUnknownCapacityBytes);
+  capacity.encrypts_nvme = true;
   if (config_path.empty()) return capacity;
   KV_ASSIGN_OR_RETURN(const config::NodeConfig config, config::LoadNodeConfig(config_path));
   capacity.bytes.fill(0);
   capacity.bytes[TierIndex(TierKind::kDram)] = config.dram_bytes;
   for (const config::NvmeConfig& nvme : config.nvme) capacity.bytes[TierIndex(TierKind::kNvme)] += nvme.size_bytes;
+  capacity.encrypts_nvme = !config.nvme_key_file.empty();
   return capacity;
 }
 

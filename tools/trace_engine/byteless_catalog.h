@@ -20,6 +20,8 @@ class BytelessCatalog : public tier::NvmeCatalog {
   int64_t kept_time_ms() const override { return 0; }
   void PutTombstone(const tier::OwnerUidHash& owner, int64_t before_wall_ms,
                     absl::AnyInvocable<void(absl::Status)> done) override;
+  void PutSalt(const tier::OwnerSalt&) override {}
+  std::vector<tier::OwnerSalt> salts() const override { return {}; }
   void PutErasure(const tier::ErasureRecord&) override {}
   void EndErasure(uint64_t) override {}
   std::vector<tier::ErasureRecord> open_erasures() const override { return {}; }

@@ -2,8 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <fstream>
 
 #include "daemon/base/units.h"
+#include "tests/support/scratch_dir.h"
 
 namespace kvartal::ctl {
 namespace {
@@ -35,6 +39,35 @@ TEST(CheckDescriptors, AShellsHardLimitIsTooLittleForEverySession) {
   EXPECT_EQ(CheckDescriptors(4096).level, Level::kWarn);
   EXPECT_THAT(CheckDescriptors(4096).fix, HasSubstr("LimitNOFILE="));
   EXPECT_EQ(CheckDescriptors(524288).level, Level::kOk);
+}
+
+TEST(CheckNvmeKeys, SaysWhetherTheDaemonWouldTakeThem) {
+  const testing::ScratchDir folder;
+  const std::string path = folder.File("keys");
+  EXPECT_EQ(CheckNvmeKeys(path).level, Level::kFail);
+  std::ofstream(path) << "4 " << std::string(64, 'c') << "\n";
+  ASSERT_EQ(::chmod(path.c_str(), 0644), 0);
+  EXPECT_THAT(CheckNvmeKeys(path).detail, HasSubstr("others may read the keys"));
+  ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+  EXPECT_EQ(CheckNvmeKeys(path).level, Level::kOk);
+  EXPECT_THAT(CheckNvmeKeys(path).detail, HasSubstr("the newest is 4"));
+  std::ofstream(path) << "# none\n";
+  EXPECT_EQ(CheckNvmeKeys(path).level, Level::kFail);
+}
+
+TEST(CheckStatus, TellsWhichKeyIsInUseAndWhyAFileIsRefused) {
+  admin::v1::StatusReply status;
+  const auto encryption = [&] {
+    for (const Finding& finding : CheckStatus(status)) {
+      if (finding.name == "encryption") return finding;
+    }
+    return Finding{};
+  };
+  EXPECT_EQ(encryption().name, "");
+  status.set_nvme_key_id(4);
+  EXPECT_THAT(encryption().detail, HasSubstr("under key 4"));
+  status.set_nvme_keys_error("keys: line 1: ...");
+  EXPECT_EQ(encryption().level, Level::kFail);
 }
 
 TEST(CheckMemory, MoreThanTheMachineHasFails) {
