@@ -43,12 +43,12 @@ class TenantCipher {
 
   // A seal for one block: the newest key, fresh random bytes, no tag yet. `key_id` 0: the node has no key.
   BlockSeal NewSeal() const;
-  // `associated` is what has to be as it is for Decrypt to succeed. `out` is as long as `plain` and other memory. False:
-  // the key is gone.
+  // `associated` is what has to be as it is for Decrypt to succeed. `out` is as long as `plain`, and other memory.
+  // False: the key is gone.
   [[nodiscard]] bool Encrypt(std::span<const std::byte> associated, std::span<const std::byte> plain,
                              std::span<std::byte> out, BlockSeal* seal) const;
-  // In place. False: not one bit of key, seal, `associated` or `bytes` may differ, or the key is gone; `bytes` are zeros
-  // then.
+  // In place. False: a bit of key, salt, seal, `associated` or `bytes` is not as it was, or the key is gone; `bytes` are
+  // zeros then.
   [[nodiscard]] bool Decrypt(std::span<const std::byte> associated, const BlockSeal& seal,
                              std::span<std::byte> bytes) const;
 

@@ -1,5 +1,5 @@
-// Memory for encrypted bytes on their way to the disk: taken by a disk thread, given back by the engine loop, a part of it
-// kept for the next. A slot that clients map is never encrypted in place. Thread-safe.
+// Memory for encrypted bytes on their way to the disk: taken by a disk thread, given back by the engine loop, a part of
+// it kept for the next. A slot that clients map is never encrypted in place. Thread-safe.
 // Invariant: what is taken has one owner until it is given back; kept are kCipherSpareBytes at most.
 #pragma once
 

@@ -61,8 +61,8 @@ class NvmeTier : public Tier {
   [[nodiscard]] bool Write(SlotId slot, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
                            std::span<const std::byte> payload, WriteDone done);
   // Reads into `payload` and verifies key, digest, owner, generation and checksum. DataLoss: a mismatch (treat as a
-  // miss and drop the entry); FailedPrecondition: its key is gone, the same to do; Unavailable: the device failed. False
-  // when the disk queue is full, or the device offline.
+  // miss and drop the entry); FailedPrecondition: its key is gone, the same to do; Unavailable: the device failed.
+  // False when the disk queue is full, or the device offline.
   [[nodiscard]] bool Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done);
   // The same, of a block that a client will ask for: after all reads that somebody waits for.
   [[nodiscard]] bool ReadAhead(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done);

@@ -25,7 +25,7 @@ struct DomainCipher {
 };
 
 struct NvmeTransfer {
-  // What came of it on the disk thread. Of a read anything but kFine is a miss; of a write kNoKey is the only other one.
+  // What came of it on the disk thread. Anything but kFine is a miss of a read; a write knows but kNoKey beside it.
   enum class Verdict : uint8_t { kFine, kBadHeader, kBadChecksum, kNoKey };
 
   Mapping page;  // the header, on its way out or in

@@ -1,5 +1,5 @@
-// Encryption at rest by a real kvartald: what lies on the disk, keys that come and go while it serves, what a drop takes
-// from whoever has the disk and the keys.
+// Encryption at rest by a real kvartald: what lies on the disk, keys that come and go while it serves, what a drop
+// takes from whoever has the disk and the keys.
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <sys/stat.h>

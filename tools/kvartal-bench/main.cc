@@ -181,6 +181,7 @@ class CommandLine {
 
   void AddDisk() {
     CLI::App* const nvme = Subcommand("nvme", "write-through and loads of the NVMe tier against fio", [this] {
+      if (nvme_.encrypted) return RunNvmeEncrypted(common_, nvme_);
       return nvme_.restore_gib > 0 ? RunRestore(common_, nvme_) : RunNvme(common_, nvme_);
     });
     nvme->add_option("--block-kib", nvme_.block_kib, "sizes, separated by commas")
@@ -190,6 +191,7 @@ class CommandLine {
     nvme->add_option("--restore-gib", nvme_.restore_gib,
                      "instead: so much into memory of the client's own, against the slower stage")
         ->check(CLI::Range(1, 64));
+    nvme->add_flag("--encrypted", nvme_.encrypted, "instead: blocks that are encrypted against blocks that are not");
     nvme->add_option("--round-mib", nvme_.round_mib, "stored or loaded a round")->capture_default_str();
     nvme->add_option("--rounds", nvme_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
     nvme->add_option("--io-threads", nvme_.io_threads, "transfers at the disk at once: the daemon's, and fio's depth")

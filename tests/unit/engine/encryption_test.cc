@@ -130,6 +130,7 @@ TEST_F(EncryptionTest, ADropForgetsTheSaltAndWhatComesLaterHasAnother) {
   Pump();
   ASSERT_TRUE(dropped.has_value() && dropped->ok());
   EXPECT_NE(SaltOnDisk().salt, before.salt);
+  AdvanceMs(500);
   ASSERT_EQ(Store(kRed, OpenNs(), Chain(1, 2)), 2u);
   Pump();
   Restart();
