@@ -47,7 +47,7 @@ class TenantCipher {
   // False: the key is gone.
   [[nodiscard]] bool Encrypt(std::span<const std::byte> associated, std::span<const std::byte> plain,
                              std::span<std::byte> out, BlockSeal* seal) const;
-  // In place. False: a bit of key, salt, seal, `associated` or `bytes` is not as it was, or the key is gone; `bytes` are
+  // In place. False: a bit of key, salt, seal, `associated` or `bytes` is not as it was, or the key is gone; `bytes` is
   // zeros then.
   [[nodiscard]] bool Decrypt(std::span<const std::byte> associated, const BlockSeal& seal,
                              std::span<std::byte> bytes) const;

@@ -9,6 +9,8 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <span>
 #include <utility>
 
@@ -30,6 +32,12 @@ using Record = std::array<std::byte, kRecordBytes>;
 
 constexpr char kMagic[] = "KVSALTS1";
 constexpr size_t kMagicBytes = sizeof(kMagic) - 1;
+
+Record Head() {
+  Record head{};
+  std::memcpy(head.data(), kMagic, kMagicBytes);
+  return head;
+}
 
 bool IsFree(const OwnerSalt& place) { return place.owner == OwnerUidHash{} && place.salt == cipher::Salt{}; }
 
@@ -93,36 +101,51 @@ absl::Status About(const std::string& path, const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<SaltFile> SaltFile::Open(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!fd.valid()) return About(path, absl::ErrnoToStatus(errno, "open"));
-  absl::StatusOr<std::vector<std::byte>> bytes = ReadAll(fd.get());
-  if (!bytes.ok()) return About(path, bytes.status());
-  Record head{};
-  std::memcpy(head.data(), kMagic, kMagicBytes);
-  // A start that ended before it was whole left no salt.
-  if (bytes->size() < kRecordBytes) {
-    KV_RETURN_IF_ERROR(About(path, WriteAll(fd.get(), 0, head)));
-    *bytes = {head.begin(), head.end()};
+  SaltFile file(path);
+  file.fd_.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file.fd_.valid() && errno != ENOENT) return About(path, absl::ErrnoToStatus(errno, "open"));
+  if (file.fd_.valid()) KV_RETURN_IF_ERROR(file.Read());
+  return file;
+}
+
+absl::Status SaltFile::Read() {
+  const absl::StatusOr<std::vector<std::byte>> bytes = ReadAll(fd_.get());
+  if (!bytes.ok()) return About(path_, bytes.status());
+  const Record head = Head();
+  if (bytes->size() < kRecordBytes) {  // its making was cut short: it has no salt
+    fd_.reset();
+    return absl::OkStatus();
   }
   if (!std::equal(head.begin(), head.end(), bytes->begin())) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path,
+        absl::StrCat(path_,
                      ": is not a file of salts that this build knows; move it away, and what is encrypted on the "
                      "device is lost"));
   }
-  SaltFile file(path, std::move(fd));
   size_t damaged_records = 0;
   for (size_t at = kRecordBytes; at + kRecordBytes <= bytes->size(); at += kRecordBytes) {
     bool damaged = false;
-    file.places_.push_back(Decode(std::span(*bytes).subspan(at, kRecordBytes), &damaged));
+    places_.push_back(Decode(std::span(*bytes).subspan(at, kRecordBytes), &damaged));
     damaged_records += damaged;
-    if (damaged) file.unsaved_.insert(file.places_.size() - 1);
+    if (damaged) unsaved_.insert(places_.size() - 1);
   }
   if (damaged_records > 0) {
-    Log(LogLevel::kError, "catalog", path, ": ", damaged_records,
+    Log(LogLevel::kError, "catalog", path_, ": ", damaged_records,
         " salts are damaged: what was encrypted under them is lost");
   }
-  return file;
+  return absl::OkStatus();
+}
+
+// With its name in the folder, so that a power cut does not take it back.
+absl::Status SaltFile::Make() {
+  UniqueFd made(::open(path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!made.valid()) return absl::ErrnoToStatus(errno, "open");
+  KV_RETURN_IF_ERROR(WriteAll(made.get(), 0, Head()));
+  const std::string folder = std::filesystem::absolute(path_).parent_path().string();
+  const UniqueFd folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder_fd.valid() || ::fsync(folder_fd.get()) != 0) return absl::ErrnoToStatus(errno, "fsync of the folder");
+  fd_ = std::move(made);
+  return absl::OkStatus();
 }
 
 std::vector<OwnerSalt> SaltFile::salts() const {
@@ -160,6 +183,7 @@ absl::Status SaltFile::Forget(const OwnerUidHash& owner, int64_t before_wall_ms)
 
 absl::Status SaltFile::Save() {
   if (unsaved_.empty()) return absl::OkStatus();
+  if (!fd_.valid()) KV_RETURN_IF_ERROR(About(path_, Make()));
   for (const size_t place : unsaved_) {
     const Record record = Encode(places_[place]);
     KV_RETURN_IF_ERROR(About(path_, WriteAll(fd_.get(), (place + 1) * kRecordBytes, record)));

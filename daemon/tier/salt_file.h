@@ -18,7 +18,7 @@ namespace kvartal::tier {
 
 class SaltFile {
  public:
-  // Made when it is absent. A damaged record is nobody's, with a log line: blocks under it are misses.
+  // It is made with the first salt. A damaged record is nobody's, with a log line: blocks under it are misses.
   static absl::StatusOr<SaltFile> Open(const std::string& path);
 
   std::vector<OwnerSalt> salts() const;
@@ -30,12 +30,14 @@ class SaltFile {
   absl::Status Save();
 
  private:
-  SaltFile(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  explicit SaltFile(std::string path) : path_(std::move(path)) {}
+  absl::Status Read();
+  absl::Status Make();
   size_t PlaceOf(const OwnerUidHash& owner) const;
   void Set(size_t place, const OwnerSalt& salt);
 
   std::string path_;
-  UniqueFd fd_;
+  UniqueFd fd_;                    // invalid: there is no file yet
   std::vector<OwnerSalt> places_;  // as they are, or have to be, in the file; free ones are all zeros
   std::set<size_t> unsaved_;
 };

@@ -99,6 +99,17 @@ TEST_F(SaltFileTest, AFileThatIsNotOneIsLeftAlone) {
   EXPECT_EQ(Content(), std::string(128, 'z'));
 }
 
+TEST_F(SaltFileTest, WithoutASaltThereIsNoFileAndWhatCouldNotBeWrittenIsWrittenLater) {
+  const std::string path = folder_.File("later/salts");
+  absl::StatusOr<SaltFile> file = SaltFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_TRUE(file->Save().ok());
+  EXPECT_FALSE(file->Put(SaltOf(1, 0x11)).ok());
+  std::filesystem::create_directory(folder_.File("later"));
+  EXPECT_TRUE(file->Save().ok());
+  EXPECT_EQ(SaltFile::Open(path)->salts().size(), 1u);
+}
+
 TEST_F(SaltFileTest, AFileThatWasBeingMadeIsANewOne) {
   std::ofstream(path_) << "KVSA";
   EXPECT_TRUE(Open().salts().empty());
