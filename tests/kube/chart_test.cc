@@ -121,6 +121,7 @@ TEST_F(ChartTest, TheServerTakesWhatTheChartMakesOfAnyValues) {
       {"defaults", "{}"},
       {"one replica", "operator: {replicas: 1}"},
       {"nvme with io_uring", "daemon: {nvme: {enabled: true, size: 2Ti, io: uring}, seccomp: {type: Localhost}}"},
+      {"nvme with keys", "daemon: {nvme: {enabled: true, size: 2Ti, keySecret: of-nvme}}"},
       {"host pids",
        "daemon: {tokens: {hostPids: true}, memory: {size: 512Mi, overhead: 1Ti, hugePages: {advise: true}}}"},
       {"on delete", "daemon: {updateStrategy: {type: OnDelete}, nodeSelector: {gpu: 'yes'}, cpu: {limit: '4'}}"},
@@ -193,7 +194,8 @@ TEST_F(ChartTest, NobodyIsGivenMoreThanIsSaid) {
 }
 
 TEST_F(ChartTest, KvartaldTakesTheConfigurationOfTheChart) {
-  for (const std::string& more : {std::string(), std::string("  nvme: {enabled: true, size: 64Mi, io: pool}\n")}) {
+  for (const std::string more : {"", "  nvme: {enabled: true, size: 64Mi, io: pool}\n",
+                                 "  nvme: {enabled: true, size: 64Mi, keySecret: of-nvme}\n"}) {
     const CommandResult made = Template(kStatic + more, Words{"--show-only", "templates/daemon-config.yaml"});
     ASSERT_EQ(made.exit_code, 0) << made.err;
     const std::string path = server_->dir().File("config.yaml");
