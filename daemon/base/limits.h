@@ -107,7 +107,11 @@ inline constexpr uint32_t kDropBlocksPerTurn = 4096;       // of a tenant that i
 inline constexpr uint32_t kEvictionsPerReserveMax = 4096;  // bound of one search for space
 inline constexpr uint32_t kDropAheadMax = 64;              // blocks dropped together for a Reserve that wants as many
 inline constexpr uint16_t kHoldsPerBlockMax = 0xffff;      // leases or holds of one block: a 16-bit count in its entry
-inline constexpr size_t kPromotionsPerTenantMax = 1024;    // NVMe reads under way
+inline constexpr uint8_t kReadErrorsPerBlockMax =
+    3;  // of the device, in a row: then the block is given up, for its place may never be read again
+inline constexpr uint32_t kDropStuckTicks =
+    300;  // without a block of a drop taking its zeros: its tenant, shut out meanwhile, waits no longer for the disk
+inline constexpr size_t kPromotionsPerTenantMax = 1024;        // NVMe reads under way
 inline constexpr int64_t kPinMsMax = 30LL * 24 * 3600 * 1000;  // a pin may last 30 days
 inline constexpr uint32_t kEmptyTicksMax = 10;  // an empty extent idle this long goes back: a second of hysteresis
 inline constexpr uint32_t kOverLimitBlocksPerTick =

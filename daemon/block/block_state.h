@@ -1,4 +1,6 @@
-// Life of a block: Reserved -> Filling -> Committed -> (Leased | Moving) -> Gone.
+// Life of a block: Reserved -> Filling -> Committed -> (Leased | Moving) -> Gone. One that is kept on NVMe, where it
+// cannot be read now, may be stored anew beside that copy: it is Reserved once more, and Committed again even if that
+// is aborted.
 // Stored are kGone, kReserved, kFilling and kCommitted; leased and moving are read off the entry (leases, I/O under
 // way).
 #pragma once
@@ -40,11 +42,12 @@ constexpr bool MayBecome(BlockState from, BlockState to) {
     case BlockState::kGone:
       return to == BlockState::kReserved || to == BlockState::kCommitted;  // committed: recovery from NVMe
     case BlockState::kReserved:
-      return to == BlockState::kFilling || to == BlockState::kGone;
+      return to == BlockState::kFilling || to == BlockState::kCommitted || to == BlockState::kGone;
     case BlockState::kFilling:
       return to == BlockState::kCommitted || to == BlockState::kGone;
     case BlockState::kCommitted:
-      return to == BlockState::kLeased || to == BlockState::kMoving || to == BlockState::kGone;
+      return to == BlockState::kLeased || to == BlockState::kMoving || to == BlockState::kReserved ||
+             to == BlockState::kGone;
     case BlockState::kLeased:
     case BlockState::kMoving:
       return to == BlockState::kCommitted || to == BlockState::kLeased || to == BlockState::kMoving;

@@ -163,6 +163,7 @@ void CacheEngine::DropTenant(TenantId tenant, absl::AnyInvocable<void(absl::Stat
 void CacheEngine::Tick() {
   core_->state.AdvanceLedger();
   core_->movement.Tick();
+  core_->recovery.Tick();
   core_->compaction.Tick();
   core_->shares.Tick();
   core_->state.CountTakingTick();

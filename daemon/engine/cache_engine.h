@@ -159,7 +159,7 @@ class CacheEngine {
   void ApplyPolicy(std::shared_ptr<const policy::PolicyTable> policy);
   const policy::PolicyTable& policy() const;
   // None for a name the snapshot does not know. The number stays the tenant's while a policy names it or a namespace of
-  // it is open; some time after that it may be another's.
+  // it is open; some time after that it may be another's. A drop that failed may have given it a new one.
   TenantId FindTenant(std::string_view name) const;
   const policy::TenantRules* RulesOf(TenantId tenant) const;
   DomainId DomainOf(TenantId tenant) const;
@@ -209,7 +209,8 @@ class CacheEngine {
 
   // --- people
   // Deletes everything of a tenant, provably: DRAM punched, NVMe zeroed, a tombstone persisted. `done` with bytes
-  // deleted.
+  // deleted. Unavailable: the disk took no zeros for kDropStuckTicks; what is left goes on being erased, apart from
+  // what the tenant has from then on.
   void DropTenant(TenantId tenant, absl::AnyInvocable<void(absl::StatusOr<uint64_t> bytes)> done);
 
   // --- time

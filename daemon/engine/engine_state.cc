@@ -85,6 +85,19 @@ TenantState* EngineState::AddPast(const tier::OwnerUidHash& owner, const std::st
   return &tenant;
 }
 
+bool EngineState::BeginAnew(TenantState& tenant, const std::string& name) {
+  if (tenants.size() >= 2 * kTenantsMax) return false;
+  const policy::TenantRules rules = tenant.rules;
+  RemoveTenant(tenant);
+  tenant.stats.name = name;
+  TenantState& anew = AddTenant(rules.name, tenant.owner);
+  tenant_by_owner[anew.owner] = anew.id;
+  SetRules(anew, rules);
+  SetQuotas(tenant);
+  SetQuotas(anew);
+  return true;
+}
+
 bool EngineState::Forgettable(const TenantState& tenant) const {
   if (tenant.removed_tick == 0 || !tenant.erased || tenant.dropping || tenant.stats.entries > 0) return false;
   if (!tenant.over_age.owes_nothing() || !tenant.removal.owes_nothing() || !tenant.waiters.empty()) return false;

@@ -116,8 +116,9 @@ struct TenantState {
   uint64_t leased_bytes = 0;                        // of blocks that somebody reads in place
   uint32_t empty_ticks = 0;                         // how long the domain has had empty extents
   bool memory_open = false;
-  uint32_t grow_failed_tick = 0;  // when a populate was last refused: not tried again within that tick
-  uint32_t erases_under_way = 0;  // of a removal: transfers it waits for
+  uint32_t grow_failed_tick = 0;    // when a populate was last refused: not tried again within that tick
+  uint32_t erases_under_way = 0;    // of a removal: transfers it waits for
+  uint32_t drop_progress_tick = 0;  // when the last one ended
   bool dropping = false;
   absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> drop_done;
   absl::Status drop_status;  // the first thing that went wrong
@@ -174,6 +175,9 @@ class EngineState {
   // The past of an owner: what is to be erased of it, apart from what the same owner has now or gets later. nullptr as
   // above.
   TenantState* AddPast(const tier::OwnerUidHash& owner, const std::string& name);
+  // Whoever a policy names begins anew, with nothing; what `tenant` is, and has, goes on as a removed one called
+  // `name`. False: there are too many tenants. REQUIRES: it is in the policy, and nobody uses it now.
+  bool BeginAnew(TenantState& tenant, const std::string& name);
   // A removed tenant of whom nothing is left, waits or is owed any more: it may be forgotten.
   bool Forgettable(const TenantState& tenant) const;
   void Forget(TenantState& tenant);

@@ -39,7 +39,9 @@ void CountEntry(const EngineState& state, EntryId id, std::vector<Counted>* by_t
   const uint64_t header_bytes = entry.pinned_in(TierKind::kNvme) ? kNvmeHeaderBytes : 0;
   if (entry.pinned) counted.pinned_bytes[TierIndex(entry.pin_tier())] += state.SlotBytesOf(entry) + header_bytes;
   if (entry.lease_count > 0) counted.leased_bytes += state.SlotBytesOf(entry);
-  KV_CHECK(entry.state == BlockState::kCommitted || state.timers.DueOf(id) == policy::TtlWheel::kNever);
+  // One that is being stored anew may have kept its copy on NVMe, and with it the timer.
+  const bool kept = entry.resident(TierKind::kNvme);
+  KV_CHECK(entry.state == BlockState::kCommitted || kept || state.timers.DueOf(id) == policy::TtlWheel::kNever);
   // Visible means resident; a placeholder is there for its children or its leases.
   KV_CHECK((entry.state == BlockState::kCommitted) <= resident);
   if (entry.state == BlockState::kGone) KV_CHECK(!resident && (entry.children > 0 || entry.in_use()));

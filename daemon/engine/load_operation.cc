@@ -82,7 +82,14 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
   for (; next_ < entries_.size(); ++next_) {
     const EntryId id = entries_[next_];
     const Entry& entry = state.index.at(id);
-    if (entry.state != BlockState::kCommitted) {  // lost meanwhile, and maybe being stored anew
+    if (entry.state != BlockState::kCommitted) {
+      // Being stored anew beside a copy that could not be read.
+      if (entry.resident(TierKind::kNvme)) {
+        if (!ahead()) state.NoteRefusal(tenant_, TierKind::kDram, Refusal::kBusy, state.SlotBytesOf(entry));
+        StopAt(Refusal::kBusy);
+        return Progress::kSubmitted;
+      }
+      // Lost meanwhile, and maybe being stored anew.
       lost_ = std::min(lost_, next_);
       break;
     }

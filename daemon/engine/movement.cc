@@ -78,20 +78,28 @@ void Movement::WriteThrough(EntryId id) {
   Entry& entry = state_.index.at(id);
   const TenantState& tenant = state_.TenantOf(entry);
   if (tenant.rules.tier(TierKind::kNvme).limit_bytes == 0 && !entry.pinned) entry.times_unrecorded = false;
-  if (entry.resident(TierKind::kNvme) || entry.writing || !state_.NvmeUsable(tenant)) return;
+  if (entry.durable) TellDurable(id);
+  if (entry.resident(TierKind::kNvme) || entry.writing) return;
+  if (state_.recovering && tenant.rules.tier(TierKind::kNvme).limit_bytes > 0) return WriteThroughLater(id);
+  if (!state_.NvmeUsable(tenant)) return;
   // It would go with the next timer, and be written again.
   if (state_.Expired(id, TierKind::kNvme, state_.NowTick())) {
     entry.times_unrecorded = false;
     return;
   }
   const WriteStart start = StartWrite(id, WriteReason::kWriteThrough);
-  if (start == WriteStart::kLater) {
-    entry.times_unrecorded = true;
-    state_.timers.Schedule(id, std::min(state_.timers.DueOf(id), state_.NowTick() + kTimerBusyTicks));
+  // What became durable to a queue that was full has had its turn no more than what waits for room.
+  if (start == WriteStart::kLater || start == WriteStart::kQueueFull) {
+    WriteThroughLater(id);
   } else if (!entry.pinned) {
     // Tried once it could be: a copy that is evicted again is not written for ever.
     entry.times_unrecorded = false;
   }
+}
+
+void Movement::WriteThroughLater(EntryId id) {
+  state_.index.at(id).times_unrecorded = true;
+  state_.timers.Schedule(id, std::min(state_.timers.DueOf(id), state_.NowTick() + kTimerBusyTicks));
 }
 
 void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::DropCause wanted_by,
@@ -162,6 +170,10 @@ void Movement::MarkDurable(const tier::CatalogRecord& record) {
   if (entry.copy(TierKind::kNvme).slot != record.slot) return;
   if (!entry.durable) ++state_.TenantOf(entry).stats.durable_blocks;
   entry.durable = true;
+  TellDurable(id);
+}
+
+void Movement::TellDurable(EntryId id) {
   auto watch = state_.durable_watch.find(id);
   if (watch == state_.durable_watch.end()) return;
   const auto [group, reservation] = watch->second;
@@ -232,8 +244,11 @@ void Movement::FinishRead(EntryId id, absl::Status status) {
     ++tenant.stats.load_failures;
     entry.reading = false;
     state_.devices.dram->Give(tenant.domain(), slot);
+    // A device that failed says nothing of what it holds: that is kept, until it has failed there again and again.
+    if (!absl::IsDataLoss(status) && entry.read_errors < kReadErrorsPerBlockMax) ++entry.read_errors;
+    const bool lost = absl::IsDataLoss(status) || entry.read_errors == kReadErrorsPerBlockMax;
     // It is being moved within NVMe: who moves it reads it, too.
-    if (!entry.writing) residency_.DropCopy(id, TierKind::kNvme, policy::DropReason::kUnreadable);
+    if (lost && !entry.writing) residency_.DropCopy(id, TierKind::kNvme, policy::DropReason::kUnreadable);
   }
   for (Reader& reader : node.mapped().readers) reader.done(status.ok() ? ReadOutcome::kDone : ReadOutcome::kLost);
   if (status.ok()) entry.reading = false;

@@ -51,15 +51,16 @@ void Residency::NoteUse(Entry* entry, uint64_t request, uint32_t now_tick, polic
   if (history != nullptr) history->classes.Use(past, policy::ReuseClassOf(TraitsOf(*entry)), now_tick);
 }
 
-EntryId Residency::Reserve(NamespaceId ns, const BlockKey& key, EntryId placeholder, EntryId parent, uint32_t depth,
+EntryId Residency::Reserve(NamespaceId ns, const BlockKey& key, EntryId known, EntryId parent, uint32_t depth,
                            uint64_t request) {
-  EntryId id = placeholder;
+  EntryId id = known;
   if (!id.valid()) {
     id = state_.index.Insert(ns, key, parent, depth);
     ++state_.tenant(state_.ns(ns).tenant).stats.entries;
   }
   Entry& entry = state_.index.at(id);
-  KV_CHECK(MayBecome(entry.state, BlockState::kReserved));
+  KV_CHECK(MayBecome(entry.state, BlockState::kReserved) && !entry.resident(TierKind::kDram));
+  LeaveOrders(id);
   entry.state = BlockState::kReserved;
   NoteUse(&entry, request, state_.NowTick(), PhaseOf(entry, request));
   return id;
@@ -76,11 +77,10 @@ void Residency::Commit(EntryId id) {
   Entry& entry = state_.index.at(id);
   KV_CHECK(MayBecome(entry.state, BlockState::kCommitted));
   entry.state = BlockState::kCommitted;
-  entry.first_commit_tick = entry.last_access_tick = state_.NowTick();
+  entry.last_access_tick = state_.NowTick();
+  if (!entry.resident(TierKind::kNvme)) entry.first_commit_tick = entry.last_access_tick;
   state_.Arm(id);
-  if (IsCandidate(entry, TierKind::kDram)) {
-    state_.TenantOf(entry).order(TierKind::kDram).Insert(id, TraitsOf(entry));
-  }
+  JoinOrders(id);
 }
 
 void Residency::AdoptOnNvme(EntryId id, SlotId slot, uint32_t first_commit_tick, uint32_t last_access_tick) {
@@ -95,6 +95,19 @@ void Residency::AdoptOnNvme(EntryId id, SlotId slot, uint32_t first_commit_tick,
   SetCopy(id, TierKind::kNvme, slot);
   ++state_.TenantOf(entry).stats.durable_blocks;
   entry.recorded_period = state_.AccessPeriodOf(entry) & 3;
+  state_.Arm(id);
+}
+
+void Residency::AdoptBeside(EntryId id, SlotId slot, uint32_t first_commit_tick, bool recorded) {
+  Entry& entry = state_.index.at(id);
+  KV_CHECK(entry.state != BlockState::kGone && !entry.resident(TierKind::kNvme) && !entry.writing);
+  // Its age counts from the first of both.
+  const bool older = entry.state != BlockState::kCommitted || first_commit_tick < entry.first_commit_tick;
+  if (older) entry.first_commit_tick = first_commit_tick;
+  entry.durable = recorded;
+  SetCopy(id, TierKind::kNvme, slot);
+  if (recorded) ++state_.TenantOf(entry).stats.durable_blocks;
+  entry.recorded_period = (state_.AccessPeriodOf(entry) + 1) & 3;  // another than that: its record is older
   state_.Arm(id);
 }
 
@@ -220,6 +233,7 @@ void Residency::AddCopy(EntryId id, TierKind tier, SlotId slot) {
   SetCopy(id, tier, slot);
   Entry& entry = state_.index.at(id);
   if (tier == TierKind::kNvme) entry.recorded_period = state_.AccessPeriodOf(entry) & 3;
+  entry.read_errors = 0;  // written or read just now
   state_.Arm(id);
 }
 
@@ -279,6 +293,11 @@ void Residency::Abandon(EntryId id) {
     ClearCopy(id, TierKind::kDram);
     FreeSlot(entry, TierKind::kDram, slot);
   }
+  if (entry.resident(TierKind::kNvme)) {
+    entry.state = BlockState::kCommitted;
+    JoinOrders(id);
+    return state_.Arm(id);
+  }
   entry.state = BlockState::kGone;
   EraseIfGone(id);
 }
@@ -332,6 +351,7 @@ void Residency::MoveOnNvme(EntryId id, SlotId to, uint8_t access_period) {
   state_.index.SetCopy(id, TierKind::kNvme, to);
   state_.devices.nvme->SetHolder(to, id);
   entry.recorded_period = access_period & 3;
+  entry.read_errors = 0;
   // It may have been pinned, or for longer, while the record was written.
   if (entry.pinned) {
     entry.times_unrecorded = true;

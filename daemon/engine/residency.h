@@ -15,14 +15,16 @@ class Residency {
  public:
   explicit Residency(EngineState* state) : state_(*state) {}
 
-  // A new entry in state kReserved, or the placeholder revived. REQUIRES: FindOrPlaceholder said there is no live
-  // block.
-  EntryId Reserve(NamespaceId ns, const BlockKey& key, EntryId placeholder, EntryId parent, uint32_t depth,
-                  uint64_t request);
+  // A new entry in state kReserved; or `known` once more: a placeholder, or a block that has a copy on NVMe alone,
+  // which it keeps.
+  EntryId Reserve(NamespaceId ns, const BlockKey& key, EntryId known, EntryId parent, uint32_t depth, uint64_t request);
   void StartFilling(EntryId id, SlotId dram_slot);
   void Commit(EntryId id);
   // Recovery: a committed block whose only copy is on NVMe.
   void AdoptOnNvme(EntryId id, SlotId slot, uint32_t first_commit_tick, uint32_t last_access_tick);
+  // Recovery: of a block that was stored anew, or is being, before this older copy of it was found; `recorded`: in the
+  // catalog.
+  void AdoptBeside(EntryId id, SlotId slot, uint32_t first_commit_tick, bool recorded);
 
   // The request `request` used it now; its conversation is in the phase that the request showed on the way to it.
   void Touch(EntryId id, uint64_t request, uint32_t now_tick);
@@ -36,7 +38,7 @@ class Residency {
   void DropCopy(EntryId id, TierKind tier, policy::DropCause cause);
   // All copies. REQUIRES: no I/O under way, no leases.
   void DropBlock(EntryId id, policy::DropCause cause);
-  // An aborted or refused block that never became visible.
+  // Its fill was aborted or refused: it is gone, unless NVMe has kept a copy of it.
   void Abandon(EntryId id);
   // Erases the entry, and placeholders above it, when nothing is left of it. A no-op while something is.
   void EraseIfGone(EntryId id);

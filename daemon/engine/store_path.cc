@@ -96,11 +96,8 @@ class StorePath::Operation : public Waiter {
     switch (entry.state) {
       case BlockState::kCommitted:
         if (!state_.FindTier(id, state_.NowTick(), &tier)) {
-          // Expired and not yet swept. What cannot be taken away now is not stored twice either; what is over age is
-          // erased first.
-          if (!path_.residency_.Removable(id) || state_.OverAge(id, state_.NowTick())) return AddBusy(), true;
-          path_.residency_.DropBlock(id, policy::DropReason::kIdle);
-          return false;
+          if (MakeWay(id)) return false;
+          return AddBusy(), true;
         }
         path_.residency_.Touch(id, request_, state_.NowTick());
         AddExisting();
@@ -114,6 +111,25 @@ class StorePath::Operation : public Waiter {
       default:
         return false;  // a placeholder
     }
+  }
+
+  // Of a block that nobody can be served. True: it may be stored anew.
+  bool MakeWay(EntryId id) {
+    const Entry& entry = state_.index.at(id);
+    const uint32_t now_tick = state_.NowTick();
+    // What moves is not stored twice, and what is over age is erased first.
+    if (entry.writing || entry.reading || state_.OverAge(id, now_tick)) return false;
+    // On a disk that does not answer now: it is kept there, and stored beside.
+    const bool kept = entry.resident(TierKind::kNvme) && !state_.Expired(id, TierKind::kNvme, now_tick);
+    if (!kept) {
+      // Expired and not yet swept.
+      if (!path_.residency_.Removable(id)) return false;
+      path_.residency_.DropBlock(id, policy::DropReason::kIdle);
+    } else if (entry.resident(TierKind::kDram)) {
+      if (!path_.residency_.Movable(id, TierKind::kDram)) return false;
+      path_.residency_.DropCopy(id, TierKind::kDram, policy::DropReason::kIdle);
+    }
+    return true;
   }
 
   // Another rank of the same engine writes its shard of the block.

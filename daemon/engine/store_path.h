@@ -1,7 +1,8 @@
 // Reserve, Commit, Abort: from keys to slots a client fills, and from filled slots to visible blocks.
 // Confined to the engine loop.
 // Invariants: a slot is charged before it is granted; nothing is visible before every shard is committed; a reservation
-// belongs to one group and ends once.
+// belongs to one group and ends once; a block that is kept on NVMe and cannot be served is filled beside that copy,
+// which stays whatever becomes of the fill.
 #pragma once
 
 #include <cstdint>

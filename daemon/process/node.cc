@@ -282,8 +282,7 @@ void Node::Drop(const std::string& tenant, Done<uint64_t> done) {
     attach_->EndDrop(tenant);
     if (bytes.ok()) return done(*bytes);
     audit_->DropFailed(tenant, bytes.status());
-    done(absl::InternalError(
-        absl::StrCat("tenant ", tenant, " is not erased in full: ", bytes.status().message(), "; drop it again")));
+    done(absl::InternalError(absl::StrCat("tenant ", tenant, " is not erased in full: ", bytes.status().message())));
   });
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,12 +51,14 @@ class NvmeCatalog {
   virtual void PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms,
                             absl::AnyInvocable<void(absl::Status)> done) = 0;
   // What an erasure has come to. Never refused, and in order with Delete: put before the records of what it erased are
-  // deleted, it is not lost unless they come back.
+  // deleted, it is not lost unless they come back. What cannot be written is written when records are taken again.
   virtual void PutErasure(const ErasureRecord& record) = 0;
   // Its receipt is kept elsewhere.
   virtual void EndErasure(uint64_t id) = 0;
   // Those that had not ended when this was opened, by id.
   virtual std::vector<ErasureRecord> open_erasures() const = 0;
+  // As of this open: what was committed before that is erased, wherever it is found.
+  virtual std::map<OwnerUidHash, int64_t> tombstones() const = 0;
 
   // Streams every record in batches, then `done`. Those that a tombstone covers come last and are marked: what is alive
   // must find its place first. Batches run on the engine loop; once at start.
@@ -63,8 +66,11 @@ class NvmeCatalog {
                     absl::AnyInvocable<void(absl::Status)> done) = 0;
   // Sync of the write-ahead log, for a drain. `done` on the engine loop.
   virtual void Flush(absl::AnyInvocable<void(absl::Status)> done) = 0;
-  // True when the database was absent or unreadable at open: the caller rebuilds from the headers of the file.
-  virtual bool was_empty() const = 0;
+  // As of this open: blocks may be on the device that have no record here, since the database was absent or unreadable
+  // once. The caller reads the headers of the file as well. So does every later life, until one says MarkComplete.
+  virtual bool incomplete() const = 0;
+  // Every block that the headers told of has its record, or is gone.
+  virtual void MarkComplete() = 0;
 };
 
 struct CatalogOptions {

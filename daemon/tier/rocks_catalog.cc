@@ -29,9 +29,10 @@ class RocksCatalog : public NvmeCatalog {
   RocksCatalog(std::unique_ptr<RocksStore> store, Executor* executor)
       : store_(std::move(store)),
         executor_(executor),
-        was_empty_(store_->was_empty()),
+        incomplete_(store_->incomplete()),
         kept_time_ms_(store_->kept_time_ms()),
         open_erasures_(store_->Erasures()),
+        tombstones_(store_->tombstones()),
         thread_([this] { RunThread(); }) {}
 
   // What was accepted is written and synced; its `done`s are posted.
@@ -111,7 +112,9 @@ class RocksCatalog : public NvmeCatalog {
     Enqueue(std::move(operation));
   }
   std::vector<ErasureRecord> open_erasures() const override { return open_erasures_; }
-  bool was_empty() const override { return was_empty_; }
+  std::map<OwnerUidHash, int64_t> tombstones() const override { return tombstones_; }
+  bool incomplete() const override { return incomplete_; }
+  void MarkComplete() override { Enqueue(Operation{Operation::Kind::kMarkComplete}); }
 
  private:
   struct Operation {
@@ -125,6 +128,7 @@ class RocksCatalog : public NvmeCatalog {
       kEndErasure,
       kLoad,
       kFlush,
+      kMarkComplete,
     };
     explicit Operation(Kind what) : kind(what) {}
     Kind kind;
@@ -161,9 +165,10 @@ class RocksCatalog : public NvmeCatalog {
 
   std::unique_ptr<RocksStore> store_;
   Executor* const executor_;
-  const bool was_empty_;
+  const bool incomplete_;
   const int64_t kept_time_ms_;
   const std::vector<ErasureRecord> open_erasures_;
+  const std::map<OwnerUidHash, int64_t> tombstones_;
   // Of the loop; callbacks that lower it may outlive the catalog.
   const std::shared_ptr<size_t> puts_under_way_ = std::make_shared<size_t>(0);
 
@@ -248,6 +253,10 @@ void RocksCatalog::RunOperations(std::deque<Operation> operations) {
         PostDone(std::move(operation.done), std::move(status));
         break;
       }
+      case Operation::Kind::kMarkComplete:
+        CommitCollected(&dones);
+        if (failure_.ok()) NoteFailure(store_->MarkComplete());
+        break;
     }
     if (store_->collected() >= kCatalogBatchOpsMax) CommitCollected(&dones);
   }

@@ -10,12 +10,14 @@ namespace kvartal::sim {
 namespace {
 
 constexpr uint64_t kEventsBetweenFullChecks = 64;
+constexpr uint32_t kDropSlackTicks = 20;
 
 }  // namespace
 
 void Simulation::CheckAfterEvent() {
   if (findings_.any()) return;
   model_.SetRecovering(!node_.recovered());
+  NoteRecovered();
   CheckLedger();
   CheckLeases();
   if (event_ % kEventsBetweenFullChecks == 0) CheckEverything();
@@ -36,6 +38,9 @@ void Simulation::CheckLedger() {
   }
   CheckMemory(stats);
   CheckZeroed(stats);
+  CheckUnreadable(stats);
+  nvme_drops_ = NvmeDropsOf(stats);
+  if (node_.nvme_offline()) model_.NoteOffline(Now());
   if (node_.nvme() != nullptr) {
     // A block that moves has two places, and is charged for one.
     const uint64_t nvme_charged =
@@ -189,9 +194,45 @@ void Simulation::CheckZeroed(const engine::EngineStats& stats) {
     Wrong(absl::StrCat(aged_bytes, " bytes of memory were deleted for their age, ", zeroed_bytes, " were zeroed"));
 }
 
-// Over age, it is not given up before it is zeroed.
+// A read that failed says nothing of what is on the disk: one block is given up after several in a row.
+void Simulation::CheckUnreadable(const engine::EngineStats& stats) {
+  uint64_t given_up = 0;
+  for (const engine::TenantStats& tenant : stats.tenants)
+    given_up += tenant.tiers[TierIndex(TierKind::kNvme)].drop(policy::DropReason::kUnreadable).count;
+  const uint64_t most = stats.nvme_mismatches + stats.nvme_read_errors / kReadErrorsPerBlockMax;
+  if (given_up > most)
+    Wrong(absl::StrCat(given_up, " blocks were given up as unreadable, of which ", most, " at most were"));
+}
+
+// What was counted since the last record went, or since the last look.
+std::optional<policy::DropReason> Simulation::WhyForgotten() {
+  const NvmeDrops before = std::exchange(nvme_drops_, NvmeDropsOf(node_.engine().stats()));
+  for (size_t reason = 0; reason < before.size(); ++reason) {
+    if (nvme_drops_[reason] > before[reason]) return static_cast<policy::DropReason>(reason);
+  }
+  return std::nullopt;
+}
+
+Simulation::NvmeDrops Simulation::NvmeDropsOf(const engine::EngineStats& stats) {
+  NvmeDrops drops{};
+  for (const engine::TenantStats& tenant : stats.tenants) {
+    for (size_t reason = 0; reason < drops.size(); ++reason) {
+      const auto which = static_cast<policy::DropReason>(reason);
+      drops[reason] += tenant.tiers[TierIndex(TierKind::kNvme)].drop(which).count;
+    }
+  }
+  return drops;
+}
+
+// Over age, it is not given up before it is zeroed. Durable, it goes for a reason that was promised.
 void Simulation::OnCatalogDelete(SlotId slot) {
   const auto it = model_.durable().find(slot);
+  const std::optional<policy::DropReason> reason = WhyForgotten();
+  const bool crowds = catalog_lost_ && !node_.recovered();
+  if (it != model_.durable().end() && !crowds && !model_.MayBeForgotten(it->second, reason, Now(), latest_date_ms_)) {
+    Wrong(absl::StrCat(model_.NameOf(model_.version(it->second).block), " is durable, and its record is deleted (",
+                       reason.has_value() ? policy::DropReasonName(*reason) : "for no reason", ")"));
+  }
   const bool over_age = it != model_.durable().end() && model_.IsOverAge(it->second, Now());
   if (over_age && node_.recovered() && !plan_.disk_lies() && !plan_.power_cuts) {
     coverage_.Note(Situation::kErasedOnDisk);
@@ -204,7 +245,18 @@ void Simulation::OnCatalogDelete(SlotId slot) {
   model_.Forgotten(slot);
 }
 
+// Whose tenant is dropped is shut out until that ends: not for as long as a device hangs.
+void Simulation::CheckDropGoesOn(Life* life, const engine::TenantStats& stats) {
+  uint64_t left = stats.entries;
+  for (const engine::TenantTierStats& tier : stats.tiers) left += tier.charged_bytes;
+  if (!life->dropping || !node_.recovered() || std::exchange(life->drop_left, left) != left)
+    life->drop_moved_ms = Now();
+  if (Now() - life->drop_moved_ms > int64_t{kDropStuckTicks + kDropSlackTicks} * kTickMs)
+    Wrong(absl::StrCat(life->rules.uid, " is shut out by a drop that does not get on"));
+}
+
 void Simulation::CheckTenant(Life* life, const engine::TenantStats& stats) {
+  CheckDropGoesOn(life, stats);
   CheckNvmeGuarantee(life, stats);
   for (const TierKind tier : kAllTiers) {
     const size_t at = TierIndex(tier);

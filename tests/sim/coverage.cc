@@ -38,6 +38,7 @@ constexpr Row kRows[] = {
     {Situation::kFillEnded, "overdue fill ended", 20},
     {Situation::kEvictedBesideLease, "evicted beside a lease", 500},
     {Situation::kDropped, "tenant dropped", 200},
+    {Situation::kDropStuck, "drop stuck at a disk", 5},
     {Situation::kTenantRemoved, "tenant removed", 200},
     {Situation::kTenantBack, "removed tenant back", 50},
     {Situation::kTenantAnew, "tenant made anew", 50},
@@ -67,6 +68,8 @@ constexpr Row kRows[] = {
     {Situation::kPinKept, "pin kept over a crash", 20},
     {Situation::kSurvived, "durable block survived", 400},
     {Situation::kStoredWhileRecovering, "stored while recovering", 20},
+    {Situation::kStoredWhileOffline, "stored while its disk is offline", 20},
+    {Situation::kDurableBeside, "durable by an older copy", 20},
 };
 static_assert(std::size(kRows) == kSituations);
 

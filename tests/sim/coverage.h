@@ -39,6 +39,7 @@ enum class Situation : uint8_t {
   kFillEnded,           // a fill that stood in the way of that
   kEvictedBesideLease,  // a tenant lost blocks while it read others in place
   kDropped,
+  kDropStuck,  // by a disk that takes no zeros
   kTenantRemoved,
   kTenantBack,
   kTenantAnew,
@@ -71,8 +72,10 @@ enum class Situation : uint8_t {
   kPinKept,  // by a restart
   kSurvived,
   kStoredWhileRecovering,
+  kStoredWhileOffline,  // on NVMe already, and the disk does not answer
+  kDurableBeside,       // a block stored anew whose older copy on NVMe was kept
 };
-inline constexpr size_t kSituations = 55;
+inline constexpr size_t kSituations = 58;
 
 class Coverage {
  public:

@@ -43,6 +43,7 @@ void Simulation::DoCrash() {
   node_.Crash(kind, &random_);
   // The last date is lost with the catalog: nothing would tell that the clock was set back.
   if (kind == Node::CrashKind::kLosesCatalog) node_.SkewWall(kSkewMsMax);
+  catalog_lost_ = catalog_lost_ || kind == Node::CrashKind::kLosesCatalog;
   node_.AdvanceMs(static_cast<int64_t>(random_.Below(random_.Chance(80) ? 2'000 : kDownMsMax)));
   latest_date_ms_ = std::max(latest_date_ms_, crash_ms);
   model_.Crash(kind == Node::CrashKind::kPowerCut, kind == Node::CrashKind::kLosesCatalog);
@@ -156,6 +157,8 @@ void Simulation::Boot() {
   model_.SetRecovering(true);
   catalog_failed_ = false;
   guarantee_waits_ = {};
+  nvme_drops_ = {};
+  recovery_noted_ = false;
   const std::map<SlotId, uint32_t> durable = model_.durable();
   node_.Boot(RulesInForce());
   tenants_of_boot_ = 0;
@@ -175,7 +178,35 @@ void Simulation::Boot() {
     if (!node_.recovered()) Wrong("recovery never ended");
     if (!findings_.any()) CheckSurvivors(durable);
   }
-  for (const uint32_t index : current_) model_.life(index).quota_lowered = false;
+  // The headers that were to tell of it are not all read.
+  if (!node_.recovered() && catalog_lost_) crash_next_ = random_.Chance(30);
+  for (const uint32_t index : current_) {
+    Life& life = model_.life(index);
+    life.lowered_before_boot |= std::exchange(life.quota_lowered, false);
+  }
+  NoteRecovered();
+}
+
+// Headers say what was there once, too: that may have taken the place of what is there still.
+bool Simulation::MayBeCrowdedOut(const Life& life) {
+  const size_t nvme = TierIndex(TierKind::kNvme);
+  const engine::EngineStats stats = node_.engine().stats();
+  uint64_t block_bytes = 0, peak_bytes = 0;
+  for (const ModelLayout& layout : plan_.layouts)
+    block_bytes = std::max<uint64_t>(block_bytes, layout.SlotBytes() + kNvmeHeaderBytes);
+  for (const engine::TenantStats& tenant : stats.tenants) peak_bytes += tenant.tiers[nvme].peak_bytes;
+  const engine::TenantTierStats& own = StatsOf(stats, life.id)->tiers[nvme];
+  return own.peak_bytes + block_bytes > own.limit_bytes || peak_bytes + block_bytes > stats.capacity_bytes[nvme];
+}
+
+// Once a boot. What had no place among the headers is not promised any more.
+void Simulation::NoteRecovered() {
+  if (!node_.recovered() || std::exchange(recovery_noted_, true)) return;
+  for (const uint32_t index : current_) {
+    Life& life = model_.life(index);
+    life.lowered_before_boot = false;
+    if (catalog_lost_ && life.id.valid() && MayBeCrowdedOut(life)) model_.ForgetPromises(index);
+  }
 }
 
 void Simulation::CheckSurvivors(const std::map<SlotId, uint32_t>& durable) {
@@ -198,6 +229,7 @@ void Simulation::CheckSurvivor(uint32_t nonce) {
   std::vector<engine::BlockPlace> places;
   const std::vector<BlockKey> keys = {KeyOf(ref.number)};
   node_.engine().Lookup(model_.life(ref.life).ns[ref.space], keys, 0, 0, &places);
+  if (places.empty() && catalog_lost_ && MayBeCrowdedOut(model_.life(ref.life))) return;
   if (places.empty()) return Wrong(absl::StrCat(model_.NameOf(ref), " was durable, and is gone after a crash"));
   coverage_.Note(Situation::kSurvived);
   Life::Block& block = model_.at(ref);

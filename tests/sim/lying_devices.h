@@ -58,7 +58,9 @@ class WatchedCatalog : public tier::NvmeCatalog {
   void Load(absl::AnyInvocable<void(std::vector<tier::CatalogRecord>)> batch,
             absl::AnyInvocable<void(absl::Status)> done) override;
   void Flush(absl::AnyInvocable<void(absl::Status)> done) override { honest_->Flush(std::move(done)); }
-  bool was_empty() const override { return honest_->was_empty(); }
+  std::map<tier::OwnerUidHash, int64_t> tombstones() const override { return honest_->tombstones(); }
+  bool incomplete() const override { return honest_->incomplete(); }
+  void MarkComplete() override { honest_->MarkComplete(); }
 
  private:
   tier::NvmeCatalog* const honest_;
@@ -84,6 +86,7 @@ class LyingFile : public device::BlockFile {
   }
   absl::Status Sync() override { return honest_->Sync(); }
   size_t Pending() const override { return honest_->Pending(); }
+  size_t Overdue() const override { return honest_->Overdue(); }
   bool Withdraw(DomainId owner, uint64_t offset) override { return honest_->Withdraw(owner, offset); }
 
  private:

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "daemon/block/block_key.h"
 #include "daemon/engine/cache_engine.h"
+#include "daemon/policy/drop_reason.h"
 #include "daemon/policy/policy_table.h"
 #include "tests/sim/plan.h"
 
@@ -50,7 +52,7 @@ struct Life {
     int64_t latest_commit_ms = 0;  // of all of them: a clock that was set back dates a newer one before an older one
     bool maybe = false;            // it may be found: committed, and neither stored anew nor deleted since
     uint64_t reservation = 0;      // by which it is being filled
-    bool raced_recovery = false;   // stored anew while records were still coming in: an older one may win
+    bool beside_older = false;     // stored anew while NVMe might have an older one: either may be found
     int64_t used_ms = 0;           // when it was last used for sure
     int64_t access_ms = 0;         // and when at the latest
     int64_t pinned_until_ms = 0;
@@ -72,9 +74,12 @@ struct Life {
   bool in_policy = false;
   bool scribbles = false;
   bool dropping = false;
-  bool quota_lowered = false;  // in this boot
-  bool was_removed = false;    // in this boot
+  bool quota_lowered = false;        // in this boot
+  bool lowered_before_boot = false;  // and recovery goes by it
+  bool was_removed = false;          // in this boot
   int64_t removed_ms = 0;
+  uint64_t drop_left = 0;        // by a drop, at the last look
+  int64_t drop_moved_ms = 0;     // when it was more before
   uint64_t shortest_age_ms = 0;  // of every maxAge it ever had; 0: none
   uint32_t dead_below = 0;       // nonces below were erased, and that was reported
   int64_t dropped_ms = 0;
@@ -137,6 +142,8 @@ class Model {
   // The nonce of the bytes to write.
   uint32_t Grant(const BlockRef& ref, GroupId group, uint32_t shard, uint64_t offset,
                  const engine::ReservedBlock& block, int64_t asked_ms, int64_t now_ms);
+  // What lies on NVMe is a miss now, and is kept.
+  void NoteOffline(int64_t now_ms) { offline_ms_ = now_ms; }
   // Another tenant may be owed its memory: such a fill is ended when its time is up.
   bool MayBeEnded(ReservationId reservation, int64_t now_ms) const;
   size_t CountMayBeEnded(GroupId group, int64_t now_ms) const;
@@ -166,11 +173,19 @@ class Model {
 
   // --- deleting
   void StartDrop(uint32_t life);
+  // The engine knows the tenant as another now, who has nothing.
+  void MoveOn(uint32_t life, TenantId id);
   void EndDrop(uint32_t life, uint32_t nonces_below, bool reported, int64_t now_ms);
 
   // --- what survives
   void Durable(ReservationId reservation, SlotId slot);
+  // It is durable by an older record. Which block it is; nullopt: nobody waits to hear of it.
+  std::optional<BlockRef> EndAwaitDurable(ReservationId reservation);
   void Forgotten(SlotId slot);
+  // Of all that was durable of that life.
+  void ForgetPromises(uint32_t life);
+  // May a block that is durable lose its record? `reason`: what the engine says; nullopt: it counted none.
+  bool MayBeForgotten(uint32_t nonce, std::optional<policy::DropReason> reason, int64_t now_ms, int64_t latest_ms);
   void Synced() { durable_synced_ = durable_; }
   void Crash(bool power_cut, bool loses_catalog);
   const std::map<SlotId, uint32_t>& durable() const { return durable_; }
@@ -187,7 +202,10 @@ class Model {
   bool HasPins(int64_t now_ms);
   // It was promised to be there after the crash, whatever the engine did since.
   bool MustHaveSurvived(uint32_t nonce, int64_t now_ms, int64_t latest_ms);
-  void NewBoot() { ++boots_; }
+  void NewBoot() {
+    ++boots_;
+    offline_ms_ = INT64_MIN;
+  }
   void SetRecovering(bool recovering) { recovering_ = recovering; }
   // It was committed or aborted already.
   bool HasEnded(ReservationId reservation) const { return ended_.contains(reservation.value()); }
@@ -215,6 +233,7 @@ class Model {
   uint64_t held_blocks_ = 0;
   uint64_t boots_ = 0;
   bool recovering_ = false;
+  int64_t offline_ms_ = INT64_MIN;  // when it last was, in this boot
 };
 
 }  // namespace kvartal::sim

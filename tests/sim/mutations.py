@@ -142,6 +142,26 @@ MUTATIONS = {
     'loads-a-block-being-filled': [
         (ENGINE + 'load_operation.cc', 'if (entry.state != BlockState::kCommitted) {',
          'if (!entry.resident(TierKind::kDram) && !entry.resident(TierKind::kNvme)) {')],
+    'gives-up-what-was-stored-anew-before-its-record-came': [
+        (ENGINE + 'recovery.cc', 'if (id.valid() && state_.index.at(id).resident(TierKind::kNvme)) return false;',
+         'if (id.valid() && state_.index.at(id).state != BlockState::kGone) return false;')],
+    'gives-up-what-is-stored-anew-on-a-disk-that-is-offline': [
+        (ENGINE + 'store_path.cc',
+         'const bool kept = entry.resident(TierKind::kNvme) && !state_.Expired(id, TierKind::kNvme, now_tick);',
+         'const bool kept = false;')],
+    'loses-the-kept-copy-with-an-aborted-fill': [
+        (ENGINE + 'residency.cc',
+         '  if (entry.resident(TierKind::kNvme)) {\n    entry.state = BlockState::kCommitted;\n',
+         '  if (entry.resident(TierKind::kNvme)) {\n    entry.state = BlockState::kCommitted;\n'
+         '    JoinOrders(id);\n    return DropCopy(id, TierKind::kNvme, policy::DropReason::kIdle);\n')],
+    'calls-a-catalog-complete-before-the-headers-are-read': [
+        (ENGINE + 'recovery.cc', '  ResumeErasures();\n  state_', '  ResumeErasures();\n'
+         '  state_.devices.catalog->MarkComplete();\n  state_')],
+    'shuts-a-tenant-out-while-a-disk-hangs': [
+        (ENGINE + 'removal.cc', 'if (stuck) StandAside(*tenant);', 'if (stuck && false) StandAside(*tenant);')],
+    'gives-up-a-block-that-a-device-failed-to-read': [
+        (ENGINE + 'movement.cc',
+         'absl::IsDataLoss(status) || entry.read_errors == kReadErrorsPerBlockMax;', '!status.ok();')],
     'keeps-quiet-about-a-lost-block': [
         (ENGINE + 'load_operation.cc', 'result.read_failed = position == lost_;', 'result.read_failed = false;')],
 }

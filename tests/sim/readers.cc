@@ -47,6 +47,7 @@ void Simulation::Lookup(uint32_t index, uint32_t space, const Chain& chain) {
     // One request uses a block once, however often it asks.
     if (request == 0) block.used_ms = Now();
   }
+  if (node_.nvme_offline()) model_.NoteOffline(Now());
   if (result.matched < chain.count) {
     const BlockRef missed{index, space, chain.first + result.matched};
     if (model_.HasRightTo(missed, Now()) && !IsOwed(missed))

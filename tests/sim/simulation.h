@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -124,6 +125,7 @@ class Simulation : private engine::EngineObserver {
   void ChangeRules(uint32_t life, const policy::TenantRules& rules);
   void DoTenantLife();
   void DoDrop();
+  bool MovesOn(uint32_t life);
   void OnDropped(uint32_t life, uint32_t nonces_below, const absl::StatusOr<uint64_t>& bytes);
   void DoTrouble();
   void EndTrouble();
@@ -136,6 +138,8 @@ class Simulation : private engine::EngineObserver {
   void Boot();
   void CheckSurvivors(const std::map<SlotId, uint32_t>& durable);
   void CheckSurvivor(uint32_t nonce);
+  bool MayBeCrowdedOut(const Life& life);
+  void NoteRecovered();
   void DoSettle();
   // In words; empty when everything is at rest.
   std::string UnderWay();
@@ -150,6 +154,7 @@ class Simulation : private engine::EngineObserver {
   void ForgetGone(const engine::EngineStats& stats);
   void CheckMemory(const engine::EngineStats& stats);
   void CheckTenant(Life* life, const engine::TenantStats& stats);
+  void CheckDropGoesOn(Life* life, const engine::TenantStats& stats);
   uint64_t NvmeBytesMissed() const;
   void CheckNvmeGuarantee(Life* life, const engine::TenantStats& stats);
   void CheckLeaseCap(const Life& life, const engine::TenantStats& stats);
@@ -160,6 +165,11 @@ class Simulation : private engine::EngineObserver {
   void CheckZeroed(const engine::EngineStats& stats);
   // Its record is about to go.
   void OnCatalogDelete(SlotId slot);
+  void CheckUnreadable(const engine::EngineStats& stats);
+  // Copies on NVMe that were given up in this boot, by reason.
+  using NvmeDrops = std::array<uint64_t, policy::kDropReasonCount>;
+  static NvmeDrops NvmeDropsOf(const engine::EngineStats& stats);
+  std::optional<policy::DropReason> WhyForgotten();
   void CheckLeases();
   void CheckHeld(const Held& held, uint32_t space, bool every_byte);
   void CheckEverything();
@@ -214,8 +224,11 @@ class Simulation : private engine::EngineObserver {
   bool crash_next_ = false;
   int64_t looked_ms_ = 0;                           // when it was
   std::array<bool, kTierCount> guarantee_waits_{};  // at the last look
+  NvmeDrops nvme_drops_{};                          // then, or when a record went since
   bool durable_read_ = false;                       // what is read now was durable on a sound disk
   int64_t latest_date_ms_ = 0;                      // at any crash so far
+  bool catalog_lost_ = false;                       // at any crash so far
+  bool recovery_noted_ = false;                     // in this boot
   bool catalog_failed_ = false;                     // it was told to, in this boot
 };
 

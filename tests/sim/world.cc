@@ -143,11 +143,28 @@ void Simulation::DoDrop() {
                             });
 }
 
+// The disk kept a drop from its end: the tenant has another number now, and nothing.
+bool Simulation::MovesOn(uint32_t index) {
+  Life& life = model_.life(index);
+  const TenantId id = node_.engine().FindTenant(life.name);
+  if (!life.in_policy || id == life.id) return false;
+  for (size_t space = 0; space < life.ns.size(); ++space) {
+    for (; life.namespace_users[space] > 0; --life.namespace_users[space])
+      node_.engine().CloseNamespace(life.ns[space]);
+  }
+  ++tenants_of_boot_;
+  model_.MoveOn(index, id);
+  coverage_.Note(Situation::kDropStuck);
+  return true;
+}
+
 void Simulation::OnDropped(uint32_t index, uint32_t nonces_below, const absl::StatusOr<uint64_t>& bytes) {
   Say("  ", model_.life(index).rules.uid, bytes.ok() ? " is erased" : " could not be erased");
   // It came back while it was being erased already.
   const bool twice = absl::IsAlreadyExists(bytes.status()) && model_.life(index).was_removed;
-  if (!bytes.ok() && !twice && !plan_.disk_lies() && !catalog_failed_) Wrong("a drop failed though nothing is wrong");
+  const bool apart = !bytes.ok() && MovesOn(index);
+  if (!bytes.ok() && !twice && !apart && !plan_.disk_lies() && !catalog_failed_)
+    Wrong("a drop failed though nothing is wrong");
   if (bytes.ok() && (last_receipt_.tenant != model_.life(index).name || last_receipt_.bytes() != *bytes ||
                      last_receipt_.unerased_blocks > 0))
     Wrong("the receipt of a drop tells something else");
@@ -170,6 +187,10 @@ void Simulation::DoTrouble() {
       return node_.memory().FailNextPopulates(static_cast<int>(random_.Between(1, 3)));
     case 2:
       if (node_.file() == nullptr) return;
+      if (random_.Chance(50)) {
+        Say("the disk hangs");
+        return node_.file()->SetOverdue(1);
+      }
       Say("the disk is held");
       return node_.file()->Hold();
     case 3:
@@ -202,6 +223,7 @@ void Simulation::EndTrouble() {
   node_.memory().Release();
   if (node_.file() == nullptr) return;
   node_.file()->Release();
+  node_.file()->SetOverdue(0);
   node_.file()->FailLost();
   node_.catalog()->Release();
   node_.catalog()->FailWrites(absl::OkStatus());

@@ -22,7 +22,7 @@ struct CatalogDisk {
   std::map<uint64_t, tier::ErasureRecord> erasures;  // by id
   int64_t kept_time_ms = 0;
   void KeepTime(int64_t wall_ms) { kept_time_ms = std::max(kept_time_ms, wall_ms); }
-  bool exists = false;              // false: the next catalog says was_empty()
+  bool complete = false;            // false: the next catalog says incomplete()
   CrashJournal* journal = nullptr;  // hears of every change and sync; outlives the disk
 };
 
@@ -51,10 +51,12 @@ class FakeCatalog : public tier::NvmeCatalog {
   void Load(absl::AnyInvocable<void(std::vector<tier::CatalogRecord>)> batch,
             absl::AnyInvocable<void(absl::Status)> done) override;
   void Flush(absl::AnyInvocable<void(absl::Status)> done) override;
-  bool was_empty() const override;
+  std::map<tier::OwnerUidHash, int64_t> tombstones() const override;
+  bool incomplete() const override;
+  void MarkComplete() override;
 
   // While set, Put, PutErasure and PutTombstone end with `status` and change nothing (a full disk). OkStatus() ends
-  // that.
+  // that: erasures are as they would be, the rest is not written.
   void FailWrites(absl::Status status);
   // The next Load hands out its first batch, then ends with `status`.
   void FailNextLoad(absl::Status status);

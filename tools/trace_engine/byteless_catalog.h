@@ -2,6 +2,7 @@
 // Confined to the thread of the node.
 #pragma once
 
+#include <map>
 #include <vector>
 
 #include "daemon/base/event_loop.h"
@@ -27,7 +28,9 @@ class BytelessCatalog : public tier::NvmeCatalog {
             absl::AnyInvocable<void(absl::Status)> done) override;
   void Flush(absl::AnyInvocable<void(absl::Status)> done) override;
   // There is nothing to look for in the headers either.
-  bool was_empty() const override { return false; }
+  bool incomplete() const override { return false; }
+  void MarkComplete() override {}
+  std::map<tier::OwnerUidHash, int64_t> tombstones() const override { return {}; }
 
  private:
   void End(absl::AnyInvocable<void(absl::Status)> done);
