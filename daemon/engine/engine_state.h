@@ -116,9 +116,9 @@ struct TenantState {
   uint64_t leased_bytes = 0;                        // of blocks that somebody reads in place
   uint32_t empty_ticks = 0;                         // how long the domain has had empty extents
   bool memory_open = false;
-  uint32_t grow_failed_tick = 0;    // when a populate was last refused: not tried again within that tick
-  uint32_t erases_under_way = 0;    // of a removal: transfers it waits for
-  uint32_t drop_progress_tick = 0;  // when the last one ended
+  uint32_t grow_failed_tick = 0;  // when a populate was last refused: not tried again within that tick
+  uint32_t erases_under_way = 0;  // of a removal: transfers it waits for
+  uint32_t shut_out_tick = 0;     // by a drop: when one ended last; 0: it is not
   bool dropping = false;
   absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> drop_done;
   absl::Status drop_status;  // the first thing that went wrong

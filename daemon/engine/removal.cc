@@ -14,7 +14,8 @@ void Removal::Start(TenantState& tenant, absl::AnyInvocable<void(absl::StatusOr<
   if (tenant.dropping)
     return done(absl::AlreadyExistsError("this tenant is being erased already: wait for that to end"));
   tenant.dropping = true;
-  tenant.drop_progress_tick = state_.NowTick();
+  // Of one that is removed nobody waits to be let in again.
+  tenant.shut_out_tick = tenant.removed_tick == 0 ? state_.NowTick() : 0;
   // On the clock that blocks are dated by, and after the newest of them. What an earlier process left to be erased ends
   // where that one's removal began: what the owner has stored since is no part of it.
   const bool past = state_.FindOwner(tenant.owner) != &tenant;
@@ -46,8 +47,8 @@ void Removal::Tick() {
     TenantState* const tenant = state_.tenants[i].get();
     if (tenant->dropping) {
       Continue(*tenant);
-      const bool stuck = tenant->dropping && !state_.recovering && tenant->removed_tick == 0 &&
-                         now_tick - tenant->drop_progress_tick >= kDropStuckTicks;
+      const bool stuck = tenant->dropping && !state_.recovering && tenant->shut_out_tick != 0 &&
+                         now_tick - tenant->shut_out_tick >= kDropStuckTicks;
       if (stuck) StandAside(*tenant);
     } else if (tenant->removed_tick != 0 && !tenant->erased && !state_.recovering &&
                int64_t{now_tick - tenant->removed_tick} * kTickMs >= state_.options.removed_grace_ms) {
@@ -59,12 +60,14 @@ void Removal::Tick() {
 
 void Removal::StandAside(TenantState& tenant) {
   const std::string name = tenant.stats.name;
-  if (!state_.BeginAnew(tenant, absl::StrCat(name, "~erasing-", tenant.removal.erasure))) return;
+  if (tenant.removed_tick != 0 || !state_.BeginAnew(tenant, absl::StrCat(name, "~erasing-", tenant.removal.erasure)))
+    return;
   const absl::Status late = absl::UnavailableError(
       absl::StrCat("tenant ", name,
                    ": the disk takes no zeros now; what is left is served to nobody, and erased when it "
                    "does: the audit log will have the receipt, of ",
                    tenant.stats.name));
+  tenant.shut_out_tick = 0;
   Log(LogLevel::kError, "engine", std::string(late.message()));
   auto done = std::move(tenant.drop_done);
   tenant.drop_done = [past = tenant.stats.name](const absl::StatusOr<uint64_t>& bytes) {
@@ -187,7 +190,7 @@ bool Removal::EraseOneFromNvme(TenantState& tenant) {
   const Erasure::Outcome outcome =
       erasure_.Start(id, policy::DropReason::kRemoved, [this, owner = &tenant](const absl::Status&) {
         --owner->erases_under_way;
-        owner->drop_progress_tick = state_.NowTick();
+        if (owner->shut_out_tick != 0) owner->shut_out_tick = state_.NowTick();
         Continue(*owner);
       });
   if (outcome != Erasure::Outcome::kStarted) return false;  // the next completion or tick goes on
