@@ -10,7 +10,7 @@ namespace {
 constexpr int kRecoveryRoundsMax = 400;
 // What a full queue refuses is tried again: that often, until every pin is on disk.
 constexpr uint32_t kRestRounds = 6 * kTimerBusyTicks;
-constexpr uint32_t kLeasesPinned = 8;
+constexpr uint32_t kLeasesPinned = 3;
 constexpr size_t kSurvivorsChecked = 48;
 constexpr int64_t kDownMsMax = 60'000;  // from a crash to the next start
 
@@ -23,7 +23,7 @@ void Simulation::DoCrash() {
   Say("crash", kind == Node::CrashKind::kKill       ? ""
                : kind == Node::CrashKind::kPowerCut ? ", power cut"
                                                     : ", no catalog");
-  const bool rests_first = random_.Chance(40) && kind == Node::CrashKind::kKill;
+  const bool rests_first = random_.Chance(60) && kind == Node::CrashKind::kKill;
   if (rests_first) {
     PinBeforeCrash();
     ComeToRest();

@@ -121,7 +121,8 @@ void Node::CompleteAll() {
   } while (ran > 0);
 }
 
-bool Node::HasRecord(const NamespaceDigest& digest, const BlockKey& key) const {
+bool Node::MayBeFound(const NamespaceDigest& digest, const BlockKey& key) const {
+  if (!catalog_disk_->complete) return true;
   return std::any_of(catalog_disk_->records.begin(), catalog_disk_->records.end(), [&](const auto& record) {
     return record.second.identity.digest == digest && record.second.identity.key == key;
   });

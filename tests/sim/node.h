@@ -60,8 +60,8 @@ class Node {
   testing::FakeBlockFile* file() { return file_.get(); }
   testing::FakeCatalog* catalog() { return catalog_.get(); }
   bool nvme_offline() const { return nvme_ != nullptr && nvme_->device_state() == tier::DeviceState::kOffline; }
-  // The catalog's folder has a record of that block, whoever's it is.
-  bool HasRecord(const NamespaceDigest& digest, const BlockKey& key) const;
+  // By the next life: the catalog's folder has a record of that block, whoever's it is, or sends it to the headers.
+  bool MayBeFound(const NamespaceDigest& digest, const BlockKey& key) const;
   WatchedCatalog* watched_catalog() { return watched_catalog_.get(); }
 
  private:
