@@ -363,12 +363,13 @@ void Residency::Relocate(EntryId id, SlotId to) { state_.index.SetCopy(id, TierK
 
 bool Residency::Movable(EntryId id, TierKind tier) const {
   const Entry& entry = state_.index.at(id);
-  return !entry.leased_in(tier) && !entry.pinned_in(tier) && !entry.writing && !entry.reading;
+  return entry.state == BlockState::kCommitted && !entry.leased_in(tier) && !entry.pinned_in(tier) && !entry.writing &&
+         !entry.reading;
 }
 
 bool Residency::Removable(EntryId id) const {
   const Entry& entry = state_.index.at(id);
-  return !entry.in_use() && !entry.pinned && !entry.writing && !entry.reading;
+  return entry.state == BlockState::kCommitted && !entry.in_use() && !entry.pinned && !entry.writing && !entry.reading;
 }
 
 }  // namespace kvartal::engine

@@ -69,7 +69,7 @@ class Residency {
   bool Relocatable(EntryId id) const;
   // It does now.
   void Relocate(EntryId id, SlotId to);
-  // May its copy in `tier` go? Not while it is read in place, kept there by a pin, or moving.
+  // May its copy in `tier` go? Not while it is read in place, kept there by a pin, moving, or being filled.
   bool Movable(EntryId id, TierKind tier) const;
   // May the whole block go?
   bool Removable(EntryId id) const;

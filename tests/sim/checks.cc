@@ -228,6 +228,7 @@ Simulation::NvmeDrops Simulation::NvmeDropsOf(const engine::EngineStats& stats) 
 void Simulation::OnCatalogDelete(SlotId slot) {
   const auto it = model_.durable().find(slot);
   const std::optional<policy::DropReason> reason = WhyForgotten();
+  model_.SetRecovering(!node_.recovered());
   const bool crowds = catalog_lost_ && !node_.recovered();
   if (it != model_.durable().end() && !crowds && !model_.MayBeForgotten(it->second, reason, Now(), latest_date_ms_)) {
     Wrong(absl::StrCat(model_.NameOf(model_.version(it->second).block), " is durable, and its record is deleted (",
