@@ -20,7 +20,7 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
   Entry& entry = state_.index.at(id);
   TenantState& tenant = state_.TenantOf(entry);
   KV_CHECK(entry.state == BlockState::kCommitted && entry.resident(TierKind::kDram));
-  if (entry.writing || entry.resident(TierKind::kNvme)) return WriteStart::kNotNeeded;
+  if (entry.writing || entry.erasing || entry.resident(TierKind::kNvme)) return WriteStart::kNotNeeded;
   if (!state_.NvmeUsable(tenant)) return WriteStart::kNoRoom;
   const uint32_t slot_bytes = state_.SlotBytesOf(entry);
   const uint64_t written_bytes = slot_bytes + kNvmeHeaderBytes;

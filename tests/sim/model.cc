@@ -400,8 +400,9 @@ bool Model::MustBeKept(const DurablePin& pin, int64_t now_ms, int64_t latest_ms)
 void Model::Durable(ReservationId reservation, SlotId slot) {
   const auto it = awaits_durable_.find(reservation.value());
   if (it == awaits_durable_.end()) return;
+  const BlockRef& ref = versions_[it->second].block;
   // What is there may be the older one, and then it is as durable as it was.
-  if (!at(versions_[it->second].block).beside_older) durable_[slot] = it->second;
+  if (!lives_[ref.life].spaces.empty() && !at(ref).beside_older) durable_[slot] = it->second;
   awaits_durable_.erase(it);
 }
 

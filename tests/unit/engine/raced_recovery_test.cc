@@ -80,6 +80,25 @@ TEST_F(RacedRecoveryTest, WhatIsNewBecomesDurableOnceRecoveryIsOver) {
   EXPECT_EQ(Matched(Open("a/p"), Chain(100, 8)), 8u);
 }
 
+// Its time was up, and the policy that said so is gone by the time it may be written.
+TEST_F(RacedRecoveryTest, WhatIsBeingErasedIsNotWrittenThrough) {
+  const NamespaceId ns = RestartWithRecordsToCome();
+  rules_[0].max_age_ms = 1000;
+  engine_->ApplyPolicy(Table());
+  EXPECT_EQ(Store("a/p", ns, Chain(100, 4)), 4u);
+  memory_->Hold();
+  AdvanceMs(1500);
+  rules_[0].max_age_ms = 0;
+  engine_->ApplyPolicy(Table());
+  LetRecordsCome();
+  AdvanceMs(kWriteThroughMs);
+  memory_->Release();
+  AdvanceMs(kWriteThroughMs);
+  EXPECT_EQ(StatsOf("a/p").entries, kBlocks);
+  EXPECT_TRUE(durable_.empty());
+  engine_->CheckInvariants();
+}
+
 // The same when the catalog is gone, and headers come in its place.
 TEST_F(RacedRecoveryTest, AHeaderThatComesLaterIsNoLess) {
   Start({Rules("a/p", 64 * kMiB, 64 * kMiB)});

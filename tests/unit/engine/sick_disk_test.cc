@@ -105,6 +105,31 @@ TEST_F(SickDiskTest, APinnedBlockCanBeStoredAnewWhileItsDiskIsOfflineAndStaysPin
   engine_->CheckInvariants();
 }
 
+TEST_F(SickDiskTest, ALimitThatIsLoweredTakesNothingThatIsBeingFilledBesideAKeptCopy) {
+  policy::TenantRules rules = Rules("a/p", 64 * kMiB, 64 * kMiB);
+  rules.tier(TierKind::kNvme).guarantee_bytes = 64 * kMiB;
+  Start({rules});
+  Store("a/p", Open("a/p"), Chain(1, 4));
+  Pump();
+  Restart();
+  const NamespaceId ns = Open("a/p");
+  ASSERT_EQ(Pin(ns, Chain(1, 4), 60'000), policy::Refusal::kNone);
+  file_->SetOverdue(1);
+  const auto filling = Reserve(kGroup, ns, Chain(1, 4));
+  for (const TierKind tier : kAllTiers) rules_[0].tier(tier) = {};
+  engine_->ApplyPolicy(Table());
+  AdvanceMs(1000);
+  EXPECT_EQ(StatsOf("a/p").durable_blocks, 4u);
+  for (const ReservedBlock& block : filling) {
+    ASSERT_EQ(block.outcome, ReserveOutcome::kGranted);
+    EXPECT_EQ(engine_->Commit(kGroup, block.reservation, 0), CommitOutcome::kVisible);
+  }
+  EXPECT_EQ(Matched(ns, Chain(1, 4)), 4u);
+  engine_->CheckInvariants();
+  AdvanceMs(1000);  // then it does
+  EXPECT_EQ(StatsOf("a/p").entries, 0u);
+}
+
 // Its age counts from its first commit, wherever it is stored again.
 TEST_F(SickDiskTest, StoringItAnewMakesABlockNoYounger) {
   policy::TenantRules rules = Rules("a/p", 64 * kMiB, 64 * kMiB);
