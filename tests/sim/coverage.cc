@@ -19,7 +19,7 @@ constexpr Row kRows[] = {
     {Situation::kLoaded, "loaded", 8'000},
     {Situation::kDurable, "durable", 8'000},
     {Situation::kLostInRead, "lost in a read", 20},
-    {Situation::kStoredAnewWhileHeld, "stored anew while held", 2},
+    {Situation::kStoredAnewWhileHeld, "stored anew while held", 20},
     {Situation::kPinned, "pinned", 200},
     {Situation::kPinRefused, "pin refused", 20},
     {Situation::kGroupEnded, "group ended with blocks unfinished", 200},
