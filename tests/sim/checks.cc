@@ -229,8 +229,12 @@ void Simulation::OnCatalogDelete(SlotId slot) {
   const auto it = model_.durable().find(slot);
   const std::optional<policy::DropReason> reason = WhyForgotten();
   model_.SetRecovering(!node_.recovered());
-  const bool crowds = catalog_lost_ && !node_.recovered();
-  if (it != model_.durable().end() && !crowds && !model_.MayBeForgotten(it->second, reason, Now(), latest_date_ms_)) {
+  const auto crowded_out = [&] {
+    const Life& life = model_.life(model_.version(it->second).block.life);
+    return !node_.recovered() && (!life.id.valid() || MayBeCrowdedOut(life));
+  };
+  if (it != model_.durable().end() && !model_.MayBeForgotten(it->second, reason, Now(), latest_date_ms_) &&
+      !crowded_out()) {
     Wrong(absl::StrCat(model_.NameOf(model_.version(it->second).block), " is durable, and its record is deleted (",
                        reason.has_value() ? policy::DropReasonName(*reason) : "for no reason", ")"));
   }

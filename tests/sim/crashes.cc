@@ -31,6 +31,7 @@ void Simulation::DoCrash() {
   if (findings_.any()) return;
   NoteCrash(kind);
   crash_next_ = false;
+  crash_at_ = UINT64_MAX;
   std::vector<Model::DurablePin> pins;
   if (rests_first && !catalog_failed_) pins = model_.DurablePins();
   const int64_t crash_ms = Now();
@@ -179,15 +180,13 @@ void Simulation::Boot() {
     if (!findings_.any()) CheckSurvivors(durable);
   }
   // The headers that were to tell of it are not all read.
-  if (!node_.recovered() && catalog_lost_) crash_next_ = random_.Chance(30);
-  for (const uint32_t index : current_) {
-    Life& life = model_.life(index);
-    life.lowered_before_boot |= std::exchange(life.quota_lowered, false);
-  }
+  if (!node_.recovered() && catalog_lost_ && random_.Chance(60)) crash_at_ = event_ + random_.Between(1, 100);
+  for (const uint32_t index : current_) model_.life(index).quota_lowered = false;
   NoteRecovered();
 }
 
-// Headers say what was there once, too: that may have taken the place of what is there still.
+// A limit that was lowered has no place for all; and headers say what was there once, too: that may have taken the
+// place of what is there still.
 bool Simulation::MayBeCrowdedOut(const Life& life) {
   const size_t nvme = TierIndex(TierKind::kNvme);
   const engine::EngineStats stats = node_.engine().stats();
@@ -199,14 +198,10 @@ bool Simulation::MayBeCrowdedOut(const Life& life) {
   return own.peak_bytes + block_bytes > own.limit_bytes || peak_bytes + block_bytes > stats.capacity_bytes[nvme];
 }
 
-// Once a boot. What had no place among the headers is not promised any more.
+// Once a boot. Headers say what was there once, too: which of several copies of a block is found nobody can say before.
 void Simulation::NoteRecovered() {
   if (!node_.recovered() || std::exchange(recovery_noted_, true)) return;
-  for (const uint32_t index : current_) {
-    Life& life = model_.life(index);
-    life.lowered_before_boot = false;
-    if (catalog_lost_ && life.id.valid() && MayBeCrowdedOut(life)) model_.ForgetPromises(index);
-  }
+  if (std::exchange(catalog_lost_, false)) model_.ForgetPromises();
 }
 
 void Simulation::CheckSurvivors(const std::map<SlotId, uint32_t>& durable) {
@@ -229,7 +224,9 @@ void Simulation::CheckSurvivor(uint32_t nonce) {
   std::vector<engine::BlockPlace> places;
   const std::vector<BlockKey> keys = {KeyOf(ref.number)};
   node_.engine().Lookup(model_.life(ref.life).ns[ref.space], keys, 0, 0, &places);
-  if (places.empty() && catalog_lost_ && MayBeCrowdedOut(model_.life(ref.life))) return;
+  // An older copy, found first, may be over age.
+  const bool may_be_hidden = catalog_lost_ && model_.life(ref.life).shortest_age_ms > 0;
+  if (places.empty() && (may_be_hidden || MayBeCrowdedOut(model_.life(ref.life)))) return;
   if (places.empty()) return Wrong(absl::StrCat(model_.NameOf(ref), " was durable, and is gone after a crash"));
   coverage_.Note(Situation::kSurvived);
   Life::Block& block = model_.at(ref);
@@ -237,7 +234,7 @@ void Simulation::CheckSurvivor(uint32_t nonce) {
   block.used_ms = block.access_ms = Now();
   leases_.push_back({ref.life, ref.space, {TakeHold(ref, places[0], places[0].tier == TierKind::kDram, true)}});
   // Read it, too: what it says is checked when it comes.
-  durable_read_ = !plan_.disk_lies() && !plan_.power_cuts && !model_.life(ref.life).scribbles;
+  durable_read_ = !plan_.disk_lies() && !plan_.power_cuts && !catalog_lost_ && !model_.life(ref.life).scribbles;
   if (random_.Chance(50)) Load(leases_.back(), 1);
   node_.CompleteAll();
   durable_read_ = false;

@@ -486,8 +486,7 @@ bool Model::MustHaveSurvived(uint32_t nonce, int64_t now_ms, int64_t latest_ms) 
   const policy::TenantRules& rules = life.rules;
   // Records that ought to be gone take room from others.
   if (plan_.planted == Planted::kLosesDeletes) return false;
-  const bool lowered = life.quota_lowered || life.lowered_before_boot;
-  if (!life.in_policy || lowered || rules.max_entries != policy::kNoLimit) return false;
+  if (!life.in_policy || rules.max_entries != policy::kNoLimit) return false;
   // What was committed in the tick of a drop is taken for older than it.
   if (version.commit_ms <= life.dropped_ms + 2 * kTickMs) return false;
   // A clock that was set back may have it committed in the future.

@@ -74,9 +74,8 @@ struct Life {
   bool in_policy = false;
   bool scribbles = false;
   bool dropping = false;
-  bool quota_lowered = false;        // in this boot
-  bool lowered_before_boot = false;  // and recovery goes by it
-  bool was_removed = false;          // in this boot
+  bool quota_lowered = false;  // in this boot
+  bool was_removed = false;    // in this boot
   int64_t removed_ms = 0;
   uint64_t drop_left = 0;        // by a drop, at the last look
   int64_t drop_moved_ms = 0;     // when it was more before
@@ -182,7 +181,8 @@ class Model {
   // It is durable by an older record. Which block it is; nullopt: nobody waits to hear of it.
   std::optional<BlockRef> EndAwaitDurable(ReservationId reservation);
   void Forgotten(SlotId slot);
-  // Of all that was durable of that life.
+  // Of all that was durable; of that life.
+  void ForgetPromises() { durable_.clear(); }
   void ForgetPromises(uint32_t life);
   // May a block that is durable lose its record? `reason`: what the engine says; nullopt: it counted none.
   bool MayBeForgotten(uint32_t nonce, std::optional<policy::DropReason> reason, int64_t now_ms, int64_t latest_ms);
@@ -200,7 +200,7 @@ class Model {
   bool MustBeKept(const DurablePin& pin, int64_t now_ms, int64_t latest_ms) const;
   // Any in force.
   bool HasPins(int64_t now_ms);
-  // It was promised to be there after the crash, whatever the engine did since.
+  // It was promised to be there after the crash, whatever the engine did since, if there is room for it.
   bool MustHaveSurvived(uint32_t nonce, int64_t now_ms, int64_t latest_ms);
   void NewBoot() {
     ++boots_;

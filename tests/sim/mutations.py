@@ -154,9 +154,6 @@ MUTATIONS = {
          '  if (entry.resident(TierKind::kNvme)) {\n    entry.state = BlockState::kCommitted;\n',
          '  if (entry.resident(TierKind::kNvme)) {\n    entry.state = BlockState::kCommitted;\n'
          '    JoinOrders(id);\n    return DropCopy(id, TierKind::kNvme, policy::DropReason::kIdle);\n')],
-    'calls-a-catalog-complete-before-the-headers-are-read': [
-        (ENGINE + 'recovery.cc', '  ResumeErasures();\n  state_', '  ResumeErasures();\n'
-         '  state_.devices.catalog->MarkComplete();\n  state_')],
     'shuts-a-tenant-out-while-a-disk-hangs': [
         (ENGINE + 'removal.cc', 'if (stuck) StandAside(*tenant);', 'if (stuck && false) StandAside(*tenant);')],
     'gives-up-a-block-that-a-device-failed-to-read': [

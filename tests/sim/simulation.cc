@@ -47,7 +47,7 @@ bool Simulation::Run(uint64_t events, volatile uint64_t* progress) {
 }
 
 EventKind Simulation::DrawEvent() {
-  if (crash_next_) return EventKind::kCrash;
+  if (crash_next_ || event_ >= crash_at_) return EventKind::kCrash;
   uint64_t draw = random_.Below(weights_total_);
   for (size_t kind = 0; kind < kEventKinds; ++kind) {
     if (draw < plan_.weights[kind]) return static_cast<EventKind>(kind);

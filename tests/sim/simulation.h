@@ -222,12 +222,13 @@ class Simulation : private engine::EngineObserver {
   bool was_recovering_ = false;  // at the last look at the ledger
   bool tick_late_ = false;       // the next one comes more than a tick after the last
   bool crash_next_ = false;
+  uint64_t crash_at_ = UINT64_MAX;                  // at that event at the latest
   int64_t looked_ms_ = 0;                           // when it was
   std::array<bool, kTierCount> guarantee_waits_{};  // at the last look
   NvmeDrops nvme_drops_{};                          // then, or when a record went since
   bool durable_read_ = false;                       // what is read now was durable on a sound disk
   int64_t latest_date_ms_ = 0;                      // at any crash so far
-  bool catalog_lost_ = false;                       // at any crash so far
+  bool catalog_lost_ = false;                       // at a crash, and no recovery has come to its end since
   bool recovery_noted_ = false;                     // in this boot
   bool catalog_failed_ = false;                     // it was told to, in this boot
 };
