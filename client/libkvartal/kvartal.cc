@@ -171,6 +171,10 @@ kv_status kv_open_namespace(kv_client* client, const uint8_t digest[KV_DIGEST_BY
   });
 }
 
+kv_status kv_close_namespace(kv_client* client, kv_namespace ns) {
+  return Guarded(client, [&](ClientCore& core) { return core.CloseNamespace(ns); });
+}
+
 kv_status kv_lookup(kv_client* client, kv_namespace ns, const uint8_t* keys, uint32_t count, uint64_t prompt_tokens,
                     kv_lease** lease, uint32_t* matched, uint64_t* request, uint32_t deadline_ms) {
   if (lease != nullptr) *lease = nullptr;

@@ -91,12 +91,16 @@ typedef struct kv_layout {
   uint32_t shard_bytes;      /* bytes of one shard; a block is at most 32 MiB */
 } kv_layout;
 
-typedef uint32_t kv_namespace; /* of this client; survives reconnects */
+typedef uint32_t kv_namespace; /* of this client, until it is closed; survives reconnects */
 
 /* `digest` names everything that makes KV incompatible: model, weights, dtype, page layout, hash seed, LoRA, engine,
  * salt. With KV_UNAVAILABLE *ns is good all the same: it is opened when a daemon appears. */
 KV_API kv_status kv_open_namespace(kv_client* client, const uint8_t digest[KV_DIGEST_BYTES], const kv_layout* layout,
                                    kv_namespace* ns, uint32_t deadline_ms);
+/* Nothing is asked about it any more, and its number may be another's. When nobody on this node has the digest open its
+ * blocks stay, and are the first to go. Leases and slots of it last as others do. Waits for nothing. A client may have
+ * 256 namespaces open, so may a tenant on a node. */
+KV_API kv_status kv_close_namespace(kv_client* client, kv_namespace ns);
 
 /* ---- load path */
 

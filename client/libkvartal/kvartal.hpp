@@ -115,6 +115,8 @@ class Client {
     return out;
   }
 
+  kv_status CloseNamespace(kv_namespace ns) { return kv_close_namespace(client_, ns); }
+
   struct Found {
     kv_status status = KV_UNAVAILABLE;
     uint32_t matched = 0;

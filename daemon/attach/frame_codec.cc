@@ -30,6 +30,7 @@ Verb VerbOf(const ClientFrame& frame, int* count) {
   see(frame.has_detach(), Verb::kDetach);
   see(frame.has_grant_ack(), Verb::kGrantAck);
   see(frame.has_pin(), Verb::kPin);
+  see(frame.has_close_namespace(), Verb::kCloseNamespace);
   return verb;
 }
 
@@ -113,6 +114,7 @@ const char* CheckArguments(const ClientFrame& frame, Verb verb) {
     case Verb::kDetach:
     case Verb::kGrantAck:
     case Verb::kPin:
+    case Verb::kCloseNamespace:
       return nullptr;
   }
   return nullptr;

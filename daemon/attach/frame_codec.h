@@ -34,6 +34,7 @@ enum class Verb : uint8_t {
   kDetach,
   kGrantAck,
   kPin,
+  kCloseNamespace,
 };
 
 // What Parse made of a packet.

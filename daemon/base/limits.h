@@ -124,8 +124,10 @@ inline constexpr uint64_t kGhostFadeSeconds = 64;       // misses of lost blocks
 inline constexpr uint64_t kGhostKeysMax = 1u << 20;     // a node and tier, cut evenly between tenants: about 50 MB
 inline constexpr uint64_t kGhostCapacityParts = 16;     // ghosts of a small guarantee: this part of the tier
 inline constexpr size_t kLeavingProbesMax = 64;         // extents looked at for the one that is easiest to empty
-inline constexpr uint32_t kFillTicksMax = 100;          // a fill in an extent somebody is owed ends after 10 s, as
-                                                        // a lease does
+inline constexpr uint32_t kFillTicksMax = 100;          // a fill in an extent that has to be emptied ends after 10 s,
+                                                        // as a lease does
+inline constexpr uint32_t kLoadTicksFree = 100;         // a Load keeps its blocks for so long, as a lease does: then as
+                                                        // long as a lease of them would be renewed
 inline constexpr uint32_t kVictimProbesMax = 4096;      // leased candidates passed over before a search gives up
 
 // --- index
@@ -148,9 +150,11 @@ inline constexpr size_t kReclaimsKept = 64;             // latest reclaim times 
 inline constexpr size_t kLeasesPerGroupMax = 4096;
 inline constexpr size_t kLeasedBlocksPerGroupMax = 1u << 20;
 inline constexpr size_t kFillingBlocksPerGroupMax = 1u << 16;
-inline constexpr size_t kNamespacesPerTenantMax = 256;
-inline constexpr size_t kUnackedFdsMax = 2;          // fds in flight to one client
-inline constexpr uint32_t kAttachDeadlineMs = 5000;  // from connect to Attach
+inline constexpr size_t kNamespacesPerTenantMax = 256;  // open at once, of a tenant or a client: an engine has a few
+inline constexpr size_t kNamespacesKeptMax = 16'384;    // of a tenant, with those nobody has open that have blocks: a
+                                                        // kilobyte each. Then no group opens another; recovery may
+inline constexpr size_t kUnackedFdsMax = 2;             // fds in flight to one client
+inline constexpr uint32_t kAttachDeadlineMs = 5000;     // from connect to Attach
 inline constexpr uint32_t kLeaseMsDefault = 10000;
 inline constexpr uint32_t kLeaseMsMax = 60000;
 inline constexpr uint32_t kFramesPerWakeMax = 64;    // one busy client yields to the others after these

@@ -114,9 +114,7 @@ absl::StatusOr<DomainMemory> CacheEngine::OpenMemory(TenantId tenant_id) {
 
 absl::StatusOr<NamespaceId> CacheEngine::OpenNamespace(TenantId tenant, const NamespaceDigest& digest,
                                                        const ModelLayout& layout) {
-  auto ns = core_->state.OpenNamespace(tenant, digest, layout);
-  if (ns.ok()) core_->state.UseNamespace(*ns);
-  return ns;
+  return core_->state.OpenNamespace(tenant, digest, layout);
 }
 
 void CacheEngine::CloseNamespace(NamespaceId ns) { core_->state.LeaveNamespace(ns); }

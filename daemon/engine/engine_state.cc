@@ -93,17 +93,11 @@ bool EngineState::Forgettable(const TenantState& tenant) const {
   for (const TierKind tier : kAllTiers) {
     if (ledger.account(tenant.id, tier).charged_bytes > 0) return false;
   }
-  const auto in_use = [this](NamespaceId id) { return ns(id).users > 0; };
-  return tenant.reclaiming_bytes == 0 && std::none_of(tenant.namespaces.begin(), tenant.namespaces.end(), in_use);
+  return tenant.reclaiming_bytes == 0 && tenant.namespaces.empty();
 }
 
 void EngineState::Forget(TenantState& tenant) {
   const TenantId id = tenant.id;
-  for (const NamespaceId space : tenant.namespaces) {
-    namespace_by_digest.erase(std::make_pair(id.value(), ns(space).digest));
-    ns(space) = NamespaceState();
-    free_namespaces.push_back(space);
-  }
   if (auto it = tenant_by_name.find(tenant.rules.name); it != tenant_by_name.end() && it->second == id)
     tenant_by_name.erase(it);
   if (auto it = tenant_by_owner.find(tenant.owner); it != tenant_by_owner.end() && it->second == id)
@@ -185,8 +179,8 @@ TenantState* EngineState::FindOwner(const tier::OwnerUidHash& owner) const {
   return it == tenant_by_owner.end() ? nullptr : tenant_by_id[it->second.value()];
 }
 
-absl::StatusOr<NamespaceId> EngineState::OpenNamespace(TenantId tenant_id, const NamespaceDigest& digest,
-                                                       const ModelLayout& layout) {
+absl::StatusOr<NamespaceId> EngineState::AddNamespace(TenantId tenant_id, const NamespaceDigest& digest,
+                                                      const ModelLayout& layout) {
   KV_RETURN_IF_ERROR(ValidateLayout(layout));
   const auto key = std::make_pair(tenant_id.value(), digest);
   if (auto it = namespace_by_digest.find(key); it != namespace_by_digest.end()) {
@@ -198,11 +192,6 @@ absl::StatusOr<NamespaceId> EngineState::OpenNamespace(TenantId tenant_id, const
         layout.shard_bytes, "): put the page layout into the digest"));
   }
   TenantState& owner = tenant(tenant_id);
-  if (owner.namespaces.size() >= kNamespacesPerTenantMax) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("tenant ", owner.rules.name, " has ", owner.namespaces.size(),
-                     " namespaces open, the maximum: reuse digests or restart the daemon"));
-  }
   NamespaceId id(static_cast<uint32_t>(namespaces.size()));
   if (free_namespaces.empty()) {
     namespaces.emplace_back();
@@ -211,22 +200,74 @@ absl::StatusOr<NamespaceId> EngineState::OpenNamespace(TenantId tenant_id, const
     free_namespaces.pop_back();
   }
   ns(id) = {tenant_id, digest, layout};
-  owner.namespaces.push_back(id);
+  owner.namespaces.insert(id);
   namespace_by_digest[key] = id;
   for (auto& order : owner.orders.tiers) order->SetRetired(id, true);
   return id;
 }
 
+absl::StatusOr<NamespaceId> EngineState::OpenNamespace(TenantId tenant_id, const NamespaceDigest& digest,
+                                                       const ModelLayout& layout) {
+  const auto id = AddNamespace(tenant_id, digest, layout);
+  if (!id.ok()) return id;
+  const TenantState& owner = tenant(tenant_id);
+  const bool opens = ns(*id).users == 0;
+  const bool is_new = opens && ns(*id).entries == 0;
+  if (opens && owner.open_namespaces >= kNamespacesPerTenantMax) {
+    ForgetIfUnused(*id);
+    return absl::ResourceExhaustedError(absl::StrCat("tenant ", owner.rules.name, " has ", owner.open_namespaces,
+                                                     " namespaces open, the maximum: close some"));
+  }
+  if (is_new && owner.namespaces.size() > kNamespacesKeptMax) {
+    ForgetIfUnused(*id);
+    return absl::ResourceExhaustedError(absl::StrCat("tenant ", owner.rules.name, " has blocks of ", kNamespacesKeptMax,
+                                                     " namespaces, the maximum: reuse digests, or give it a TTL"));
+  }
+  UseNamespace(*id);
+  return id;
+}
+
 void EngineState::UseNamespace(NamespaceId id) {
   if (ns(id).users++ > 0) return;
-  for (auto& order : tenant(ns(id).tenant).orders.tiers) order->SetRetired(id, false);
+  TenantState& owner = tenant(ns(id).tenant);
+  ++owner.open_namespaces;
+  for (auto& order : owner.orders.tiers) order->SetRetired(id, false);
 }
 
 void EngineState::LeaveNamespace(NamespaceId id) {
   KV_CHECK(ns(id).users > 0);
   if (--ns(id).users > 0) return;
-  for (auto& order : tenant(ns(id).tenant).orders.tiers) order->SetRetired(id, true);
+  TenantState& owner = tenant(ns(id).tenant);
+  --owner.open_namespaces;
+  for (auto& order : owner.orders.tiers) order->SetRetired(id, true);
+  ForgetIfUnused(id);
 }
+
+void EngineState::ForgetIfUnused(NamespaceId id) {
+  NamespaceState& space = ns(id);
+  if (!space.tenant.valid() || space.users > 0 || space.entries > 0) return;
+  tenant(space.tenant).namespaces.erase(id);
+  namespace_by_digest.erase(std::make_pair(space.tenant.value(), space.digest));
+  space = NamespaceState();
+  free_namespaces.push_back(id);
+}
+
+EntryId EngineState::InsertEntry(NamespaceId id, const BlockKey& key, EntryId parent, uint32_t depth) {
+  ++ns(id).entries;
+  ++tenant(ns(id).tenant).stats.entries;
+  return index.Insert(id, key, parent, depth);
+}
+
+void EngineState::EraseEntry(EntryId id) {
+  const NamespaceId space = index.at(id).ns;
+  index.Erase(id);
+  --ns(space).entries;
+  --tenant(ns(space).tenant).stats.entries;
+  ForgetIfUnused(space);
+}
+
+NamespaceUse::NamespaceUse(EngineState* state, NamespaceId id) : state_(*state), id_(id) { state_.UseNamespace(id_); }
+NamespaceUse::~NamespaceUse() { state_.LeaveNamespace(id_); }
 
 absl::Status EngineState::OpenMemory(TenantState& tenant) {
   if (tenant.memory_open) return absl::OkStatus();

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
@@ -106,7 +107,8 @@ struct TenantState {
   std::array<TierSharing, kTierCount> sharing;
   std::deque<std::unique_ptr<Waiter>> waiters;
   absl::flat_hash_map<uint32_t, uint32_t> growing;  // slot bytes -> DRAM extents being populated
-  std::vector<NamespaceId> namespaces;
+  absl::btree_set<NamespaceId> namespaces;
+  size_t open_namespaces = 0;  // of those, that somebody uses
   uint32_t reads_under_way = 0;
   uint32_t writes_under_way = 0;
   uint32_t demotions_under_way = 0;                 // of those: writes whose source is wanted as space
@@ -114,6 +116,8 @@ struct TenantState {
   absl::btree_map<EntryId, uint32_t> pins;          // until tick
   std::array<uint64_t, kTierCount> pinned_bytes{};  // by the tier that keeps them, headers included
   uint64_t leased_bytes = 0;                        // of blocks that somebody reads in place
+  uint64_t kept_bytes = 0;                          // of those and what is pinned in DRAM: each once
+  bool stuck_over_limit = false;                    // on NVMe or with its entries, and what could go is all in use
   uint32_t empty_ticks = 0;                         // how long the domain has had empty extents
   bool memory_open = false;
   uint32_t grow_failed_tick = 0;  // when a populate was last refused: not tried again within that tick
@@ -138,7 +142,8 @@ struct NamespaceState {
   TenantId tenant;
   NamespaceDigest digest;
   ModelLayout layout;
-  uint32_t users = 0;  // engine groups that have it open; 0: retired, its blocks go first
+  uint32_t users = 0;    // sessions that have it open and Reserves under way; 0: retired, its blocks go first
+  uint32_t entries = 0;  // in the index; a namespace without users and entries is forgotten, and its number another's
 };
 
 // A block some group is writing.
@@ -148,6 +153,21 @@ struct Filling {
   uint64_t shards_missing = 0;  // bit i: shard i is not committed yet
   uint64_t shards_taken = 0;    // bit i: some session reserved shard i
   uint32_t since_tick = 0;
+};
+
+class EngineState;
+
+// Somebody's use of a namespace, for as long as this lives.
+class NamespaceUse {
+ public:
+  NamespaceUse(EngineState* state, NamespaceId id);
+  ~NamespaceUse();
+  NamespaceUse(const NamespaceUse&) = delete;
+  NamespaceUse& operator=(const NamespaceUse&) = delete;
+
+ private:
+  EngineState& state_;
+  const NamespaceId id_;
 };
 
 class EngineState {
@@ -177,11 +197,16 @@ class EngineState {
   // A removed tenant of whom nothing is left, waits or is owed any more: it may be forgotten.
   bool Forgettable(const TenantState& tenant) const;
   void Forget(TenantState& tenant);
-  // Finds or makes it; a new one has no users yet.
+  // Finds or makes it, whatever the number of them. Nobody uses a new one yet: ForgetIfUnused when nothing comes of it.
+  absl::StatusOr<NamespaceId> AddNamespace(TenantId tenant, const NamespaceDigest& digest, const ModelLayout& layout);
+  // For somebody who uses it from now on, and owes a LeaveNamespace.
   absl::StatusOr<NamespaceId> OpenNamespace(TenantId tenant, const NamespaceDigest& digest, const ModelLayout& layout);
-  // An engine group begins or stops to use it.
   void UseNamespace(NamespaceId id);
   void LeaveNamespace(NamespaceId id);
+  void ForgetIfUnused(NamespaceId id);
+  // Into the index and out of it; the last entry of a namespace nobody uses takes that with it.
+  EntryId InsertEntry(NamespaceId ns, const BlockKey& key, EntryId parent, uint32_t depth);
+  void EraseEntry(EntryId id);
   absl::Status OpenMemory(TenantState& tenant);
 
   uint32_t SlotBytesOf(const index::Entry& entry) const { return ns(entry.ns).layout.SlotBytes(); }
@@ -239,7 +264,8 @@ class EngineState {
   void CountTakingTick();
 
   // --- waiting
-  // Lets waiting work of `tenant` go on, first come first served. Safe to call from anywhere; nested calls are folded.
+  // Lets waiting work of `tenant` go on, first come first served. Safe to call from anywhere: from within such work,
+  // another tenant has its turn when this one's is over, and this one has it already.
   void Wake(TenantState& tenant);
   void WakeAll();
   bool MayPark(const TenantState& tenant) const;
@@ -298,12 +324,13 @@ class EngineState {
   TenantState& AddTenant(const std::string& name, const tier::OwnerUidHash& owner);
   void RemoveTenant(TenantState& tenant);
   void AddNvmeStats(EngineStats* out) const;
+  void RetryWaiters(TenantState& tenant);
   void SetRules(TenantState& tenant, const policy::TenantRules& rules);
   policy::BlockAges AgesOf(EntryId id, const index::Entry& entry, uint32_t now_tick) const;
   int64_t start_ns_;
   int64_t start_wall_ms_;
   int64_t advanced_ns_;
-  bool waking_ = false;
+  std::deque<TenantState*> to_wake_;  // the front one's work goes on now
 };
 
 }  // namespace kvartal::engine

@@ -38,9 +38,9 @@ class LoadPath {
   // Those that `is_over` knows answer with what they have.
   void GiveUp(policy::Refusal reason, absl::FunctionRef<bool(const LoadOperation&)> is_over);
   BlockPlace PlaceInDram(EntryId id) const;
-  // False, and nothing happened, when the block is kept as often as can be counted, or its memory is owed to another
-  // tenant.
+  // False, and nothing happened, when the block is kept as often as can be counted, or has to go.
   bool TryKeep(Hold hold);
+  bool AddHold(EntryId id);
   // Why not, for a lease in place; counted.
   policy::Refusal NoteNotLeased(EntryId id);
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "daemon/base/check.h"
 #include "daemon/base/log.h"
 
@@ -96,14 +97,16 @@ void Recovery::AdoptOwed(TenantState& past, const tier::CatalogRecord& record, S
 Recovery::Adopted Recovery::AdoptToErase(TenantState& past, const tier::CatalogRecord& record) {
   const tier::BlockIdentity& identity = record.header.identity;
   const ModelLayout layout{identity.tokens_per_block, identity.shard_count, identity.shard_bytes};
-  const auto ns = state_.OpenNamespace(past.id, identity.digest, layout);
+  const auto ns = state_.AddNamespace(past.id, identity.digest, layout);
+  const absl::Cleanup forget = [&] {
+    if (ns.ok()) state_.ForgetIfUnused(*ns);
+  };
   if (!ns.ok() || layout.SlotBytes() != identity.payload_bytes) return Adopted::kNoRoom;
   if (const Adopted adopted = TakeSlot(past, record); adopted != Adopted::kTaken) return adopted;
   BlockKey key;
   const uint32_t slot = record.slot.value();
   std::memcpy(key.bytes.data(), &slot, sizeof(slot));
-  const EntryId id = state_.index.Insert(*ns, key, EntryId::None(), 0);
-  ++past.stats.entries;
+  const EntryId id = state_.InsertEntry(*ns, key, EntryId::None(), 0);
   residency_.AdoptOnNvme(id, record.slot, state_.TickOfWallMs(record.header.first_commit_ms),
                          state_.TickOfWallMs(record.header.last_access_ms));
   return Adopted::kTaken;
@@ -154,7 +157,10 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record) {
   if (tenant == nullptr) tenant = state_.AddRemoved(identity.owner);
   if (tenant == nullptr) return false;
   const ModelLayout layout{identity.tokens_per_block, identity.shard_count, identity.shard_bytes};
-  auto ns = state_.OpenNamespace(tenant->id, identity.digest, layout);
+  const auto ns = state_.AddNamespace(tenant->id, identity.digest, layout);
+  const absl::Cleanup forget = [&] {
+    if (ns.ok()) state_.ForgetIfUnused(*ns);
+  };
   if (!ns.ok() || layout.SlotBytes() != identity.payload_bytes) return false;
   EntryId id = state_.index.Find(*ns, identity.key);
   if (id.valid() && state_.index.at(id).state != BlockState::kGone)
@@ -172,8 +178,7 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record) {
   if (TakeSlot(*tenant, record) != Adopted::kTaken) return false;
   const EntryId parent = ParentFor(*ns, id, identity);
   if (!id.valid()) {
-    id = state_.index.Insert(*ns, identity.key, parent, identity.depth);
-    ++tenant->stats.entries;
+    id = state_.InsertEntry(*ns, identity.key, parent, identity.depth);
   } else if (parent.valid()) {
     state_.index.SetParent(id, parent);
   }
@@ -192,8 +197,7 @@ EntryId Recovery::ParentFor(NamespaceId ns, EntryId id, const tier::BlockIdentit
   const EntryId known = state_.index.Find(ns, identity.parent);
   if (known.valid()) return state_.index.at(known).depth < depth ? known : EntryId::None();
   // Its record may come later: a placeholder is there for it.
-  ++state_.tenant(state_.ns(ns).tenant).stats.entries;
-  return state_.index.Insert(ns, identity.parent, EntryId::None(), depth - 1);
+  return state_.InsertEntry(ns, identity.parent, EntryId::None(), depth - 1);
 }
 
 void Recovery::Finish(absl::Status status) {

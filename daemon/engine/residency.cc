@@ -55,8 +55,7 @@ EntryId Residency::Reserve(NamespaceId ns, const BlockKey& key, EntryId placehol
                            uint64_t request) {
   EntryId id = placeholder;
   if (!id.valid()) {
-    id = state_.index.Insert(ns, key, parent, depth);
-    ++state_.tenant(state_.ns(ns).tenant).stats.entries;
+    id = state_.InsertEntry(ns, key, parent, depth);
   }
   Entry& entry = state_.index.at(id);
   KV_CHECK(MayBecome(entry.state, BlockState::kReserved));
@@ -132,14 +131,13 @@ bool Residency::GoesBefore(EntryId first, EntryId second, TierKind tier) const {
 bool Residency::AddLease(EntryId id) {
   Entry& entry = state_.index.at(id);
   if (entry.lease_count == kHoldsPerBlockMax) return false;
-  // Its extent is owed to another tenant, and has to become empty.
-  const SlotId slot = entry.copy(TierKind::kDram).slot;
   TenantState& tenant = state_.TenantOf(entry);
-  if (slot.valid() && state_.devices.dram->IsLeaving(tenant.domain(), slot)) return false;
   if (entry.lease_count == 0) {
     const uint64_t bytes = state_.SlotBytesOf(entry);
-    if (LeasesCapped(tenant, bytes)) return false;
+    const uint64_t more_bytes = entry.pinned_in(TierKind::kDram) ? 0 : bytes;
+    if (LeasesCapped(tenant, more_bytes)) return false;
     tenant.leased_bytes += bytes;
+    tenant.kept_bytes += more_bytes;
     if (IsCandidate(entry, TierKind::kDram)) tenant.order(TierKind::kDram).Remove(id, TraitsOf(entry));
   }
   ++entry.lease_count;
@@ -148,7 +146,7 @@ bool Residency::AddLease(EntryId id) {
 
 bool Residency::LeasesCapped(const TenantState& tenant, uint64_t more_bytes) const {
   const uint64_t cap_bytes = tenant.rules.tier(TierKind::kDram).guarantee_bytes;
-  return state_.GuaranteeWaits(TierKind::kDram) && tenant.leased_bytes + more_bytes > cap_bytes;
+  return state_.GuaranteeWaits(TierKind::kDram) && more_bytes > 0 && tenant.kept_bytes + more_bytes > cap_bytes;
 }
 
 void Residency::EndLease(EntryId id, uint32_t now_tick) {
@@ -161,7 +159,9 @@ void Residency::EndLease(EntryId id, uint32_t now_tick) {
   LeaveOrders(id);
   entry.lease_count = 0;
   entry.last_access_tick = now_tick;  // it was in use until now
-  state_.TenantOf(entry).leased_bytes -= state_.SlotBytesOf(entry);
+  TenantState& tenant = state_.TenantOf(entry);
+  tenant.leased_bytes -= state_.SlotBytesOf(entry);
+  if (!entry.pinned_in(TierKind::kDram)) tenant.kept_bytes -= state_.SlotBytesOf(entry);
   JoinOrders(id);
 }
 
@@ -171,24 +171,33 @@ uint64_t Residency::PinBytes(EntryId id, TierKind tier) const {
 
 void Residency::Pin(EntryId id, TierKind tier) {
   Entry& entry = state_.index.at(id);
-  auto& pinned_bytes = state_.TenantOf(entry).pinned_bytes;
+  TenantState& tenant = state_.TenantOf(entry);
+  ClearPin(id);
   LeaveOrders(id);
-  if (entry.pinned) pinned_bytes[TierIndex(entry.pin_tier())] -= PinBytes(id, entry.pin_tier());
   entry.pinned = true;
   entry.pin_on_nvme = tier == TierKind::kNvme;
-  pinned_bytes[TierIndex(tier)] += PinBytes(id, tier);
+  tenant.pinned_bytes[TierIndex(tier)] += PinBytes(id, tier);
+  if (tier == TierKind::kDram && entry.lease_count == 0) tenant.kept_bytes += PinBytes(id, tier);
+  JoinOrders(id);
+}
+
+void Residency::ClearPin(EntryId id) {
+  Entry& entry = state_.index.at(id);
+  if (!entry.pinned) return;
+  TenantState& tenant = state_.TenantOf(entry);
+  const TierKind tier = entry.pin_tier();
+  LeaveOrders(id);
+  entry.pinned = false;
+  tenant.pinned_bytes[TierIndex(tier)] -= PinBytes(id, tier);
+  if (tier == TierKind::kDram && entry.lease_count == 0) tenant.kept_bytes -= PinBytes(id, tier);
   JoinOrders(id);
 }
 
 void Residency::Unpin(EntryId id) {
   Entry& entry = state_.index.at(id);
   if (!entry.pinned) return;
-  TenantState& tenant = state_.TenantOf(entry);
-  LeaveOrders(id);
-  entry.pinned = false;
-  tenant.pinned_bytes[TierIndex(entry.pin_tier())] -= PinBytes(id, entry.pin_tier());
-  tenant.pins.erase(id);
-  JoinOrders(id);
+  ClearPin(id);
+  state_.TenantOf(entry).pins.erase(id);
 }
 
 void Residency::SetCopy(EntryId id, TierKind tier, SlotId slot) {
@@ -244,6 +253,8 @@ void Residency::DropCopy(EntryId id, TierKind tier, policy::DropCause cause) {
   Entry& entry = state_.index.at(id);
   KV_CHECK(entry.resident(tier) && !entry.writing && !entry.reading);
   KV_CHECK(tier != TierKind::kDram || entry.lease_count == 0);
+  // What is pinned here is nobody else's.
+  KV_CHECK(cause.reason != policy::DropReason::kTakenByOther || !entry.pinned_in(tier));
   const SlotId slot = entry.copy(tier).slot;
   TenantState& tenant = state_.TenantOf(entry);
   const bool retired = state_.ns(entry.ns).users == 0;
@@ -299,13 +310,12 @@ void Residency::EraseIfGone(EntryId id) {
     if (entry.children > 0 || entry.in_use()) return;
     const EntryId parent = entry.parent;
     TenantState& tenant = state_.TenantOf(entry);
-    --tenant.stats.entries;
     if (tenant.history() != nullptr && entry.frequency > 0 && !tenant.dropping) {
       tenant.history()->ghosts.Remember(EngineState::FingerprintOf(entry.ns, entry.key),
-                                        policy::PastUseOf(TraitsOf(entry)), tenant.stats.entries,
+                                        policy::PastUseOf(TraitsOf(entry)), tenant.stats.entries - 1,
                                         state_.tenants.size());
     }
-    state_.index.Erase(id);
+    state_.EraseEntry(id);
     id = parent;
   }
 }
@@ -344,6 +354,11 @@ void Residency::Relocate(EntryId id, SlotId to) { state_.index.SetCopy(id, TierK
 bool Residency::Movable(EntryId id, TierKind tier) const {
   const Entry& entry = state_.index.at(id);
   return !entry.leased_in(tier) && !entry.pinned_in(tier) && !entry.writing && !entry.reading;
+}
+
+bool Residency::Erasable(EntryId id) const {
+  const Entry& entry = state_.index.at(id);
+  return entry.lease_count == 0 && !entry.pinned && !entry.writing && !entry.reading;
 }
 
 bool Residency::Removable(EntryId id) const {

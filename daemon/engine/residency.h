@@ -46,10 +46,11 @@ class Residency {
   bool Evictable(EntryId id, TierKind tier) const;
   // Is `first` the less valuable of two blocks, as the order of `tier` sees it?
   bool GoesBefore(EntryId first, EntryId second, TierKind tier) const;
-  // A reader in place comes or goes. False, and nothing happened, when they are as many as can be counted, or its
-  // memory is owed to another tenant.
+  // A reader in place comes or goes. False, and nothing happened, when they are as many as can be counted, or it leases
+  // too much while another tenant waits for its guarantee.
   bool AddLease(EntryId id);
-  // Somebody waits for what is guaranteed to it: no lease of so many bytes more would be given.
+  // Somebody waits for what is guaranteed to it: no lease of so many bytes more, which nothing keeps in DRAM yet, would
+  // be given.
   bool LeasesCapped(const TenantState& tenant, uint64_t more_bytes) const;
   void EndLease(EntryId id, uint32_t now_tick);
   // Its copy in `tier` is kept; what is elsewhere comes and goes. Pinned before, it is kept there from now on.
@@ -69,6 +70,8 @@ class Residency {
   void Relocate(EntryId id, SlotId to);
   // May its copy in `tier` go? Not while it is read in place, kept there by a pin, or moving.
   bool Movable(EntryId id, TierKind tier) const;
+  // May its bytes be zeroed? Not while it is read in place, pinned or moving. What is merely held is gone then.
+  bool Erasable(EntryId id) const;
   // May the whole block go?
   bool Removable(EntryId id) const;
 
@@ -83,6 +86,7 @@ class Residency {
   void ClearCopy(EntryId id, TierKind tier);
   void JoinOrders(EntryId id);
   void LeaveOrders(EntryId id);
+  void ClearPin(EntryId id);
   void FreeSlot(const index::Entry& entry, TierKind tier, SlotId slot);
 
   EngineState& state_;

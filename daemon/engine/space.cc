@@ -259,18 +259,21 @@ uint64_t Space::GiveBackEmpty(TenantState& tenant) {
 }
 
 void Space::DrainOverLimit(TenantState& tenant, uint32_t max_blocks) {
-  for (uint32_t taken = 0; taken < max_blocks && tenant.stats.entries > tenant.rules.max_entries; ++taken) {
-    if (!DropOneEntry(tenant, kNoRequest)) break;
+  bool stuck = false;
+  for (uint32_t taken = 0; taken < max_blocks && tenant.stats.entries > tenant.rules.max_entries && !stuck; ++taken) {
+    stuck = !DropOneEntry(tenant, kNoRequest);
   }
-  for (TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
-    for (uint32_t taken = 0; taken < max_blocks; ++taken) {
-      const policy::Account& account = state_.ledger.account(tenant.id, tier);
-      if (account.charged_bytes <= account.limit_bytes) break;
-      if (tier == TierKind::kDram && GiveBackEmpty(tenant) > 0) continue;
-      const EntryId victim = Victim(tenant, tier, kNoRequest);
-      if (!victim.valid()) break;
-      residency_.DropCopy(victim, tier, DropReason::kOverLimit);
-    }
+  for (uint32_t taken = 0; taken < max_blocks && AboveLimit(tenant, TierKind::kNvme); ++taken) {
+    const EntryId victim = Victim(tenant, TierKind::kNvme, kNoRequest);
+    stuck = stuck || !victim.valid();
+    if (!victim.valid()) break;
+    residency_.DropCopy(victim, TierKind::kNvme, DropReason::kOverLimit);
+  }
+  tenant.stuck_over_limit = stuck;
+  // Whole extents, as another tenant would take them: in the one that leaves nothing new is stored or leased.
+  uint32_t rounds = max_blocks;
+  while (AboveLimit(tenant, TierKind::kDram) && rounds > 0) {
+    if (EmptyExtent(tenant, DropReason::kOverLimit, policy::Claim::kGuarantee, &rounds) != Step::kRetry) break;
   }
 }
 

@@ -20,6 +20,7 @@ class StorePath::Operation : public Waiter {
         tenant_(state_.tenant(state_.ns(request.ns).tenant)),
         group_(request.group),
         ns_(request.ns),
+        use_(&path->state_, request.ns),
         shard_(request.shard),
         due_tick_(state_.DueTick(request.deadline_ms)),
         request_(request.request != 0 ? request.request : state_.NextRequest()),
@@ -196,6 +197,7 @@ class StorePath::Operation : public Waiter {
   TenantState& tenant_;
   const GroupId group_;
   const NamespaceId ns_;
+  const NamespaceUse use_;  // its number is not another's, whoever closes it meanwhile
   const uint32_t shard_;
   const uint32_t due_tick_;
   const uint64_t request_;
@@ -268,7 +270,10 @@ bool StorePath::Abort(GroupId group, ReservationId reservation) {
 }
 
 void StorePath::AbortOverdue() {
-  if (!state_.SomebodyTakes(TierKind::kDram)) return;
+  const bool any_leaves = std::any_of(state_.tenants.begin(), state_.tenants.end(), [this](const auto& tenant) {
+    return tenant->memory_open && state_.devices.dram->LeavingSlots(tenant->domain()) > 0;
+  });
+  if (!any_leaves) return;
   std::vector<std::pair<ReservationId, GroupId>> overdue;
   for (const auto& [reservation, filling] : state_.fillings) {
     const Entry& entry = state_.index.at(filling.entry);

@@ -26,7 +26,7 @@ class StorePath {
   CommitOutcome Commit(GroupId group, ReservationId reservation, uint32_t shard);
   bool Abort(GroupId group, ReservationId reservation);
   size_t AbortGroup(GroupId group);
-  // Ends fills that hold an extent owed to another tenant for longer than a lease would.
+  // Ends fills that hold an extent which has to be emptied for longer than a lease would.
   void AbortOverdue();
 
  private:

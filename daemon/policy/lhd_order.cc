@@ -72,7 +72,14 @@ class LhdOrder : public EvictionOrder {
     // A tenant has one slot size a model layout: one or two.
     const auto known = std::find(slot_sizes_.begin(), slot_sizes_.end(), traits.slot_bytes);
     const auto size = static_cast<uint32_t>(known - slot_sizes_.begin());
-    if (known == slot_sizes_.end()) slot_sizes_.push_back(traits.slot_bytes);
+    if (known != slot_sizes_.end()) return size * kReuseClassCount + ReuseClassOf(traits);
+    // Layouts come and go: the rows of a size without a leaf are the next one's.
+    for (uint32_t row = 0; row < rows_.row_count(); row += kReuseClassCount) {
+      if (!rows_.IsEmpty(row, kReuseClassCount)) continue;
+      slot_sizes_[row / kReuseClassCount] = traits.slot_bytes;
+      return row + ReuseClassOf(traits);
+    }
+    slot_sizes_.push_back(traits.slot_bytes);
     return size * kReuseClassCount + ReuseClassOf(traits);
   }
   double Value(uint32_t reuse_class, uint32_t last_tick, uint32_t slot_bytes) const {

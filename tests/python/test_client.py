@@ -131,6 +131,25 @@ def test_tenants_and_namespaces_do_not_meet(daemon, namespace):
         assert lease.matched == 2
 
 
+def test_an_engine_may_start_anew_again_and_again(daemon):
+    client = attach(daemon)
+    for epoch in range(600):
+        namespace = kvartal.Namespace(epoch.to_bytes(32, 'little'), 16, BLOCK_BYTES)
+        assert store(client, namespace, chain(1)) == 1, (epoch, client.error)
+        client.close_namespace(namespace)
+    client.close_namespace(namespace)  # it is not open
+    with client.lookup(namespace, chain(1), deadline_ms=PATIENT_MS) as lease:
+        assert lease.matched == 1, 'closed is not deleted'
+
+
+def test_a_lease_outlives_its_namespace(daemon, namespace):
+    client = attach(daemon)
+    store(client, namespace, chain(2))
+    with client.lookup(namespace, chain(2), deadline_ms=PATIENT_MS) as lease:
+        client.close_namespace(namespace)
+        assert lease.load(deadline_ms=PATIENT_MS) == 2 and lease.valid(1)
+
+
 def test_a_worker_reads_what_its_scheduler_leased(daemon, namespace):
     scheduler = attach(daemon)
     worker = attach(daemon, group=scheduler.group)

@@ -10,6 +10,9 @@ namespace kvartal::sim {
 namespace {
 
 constexpr uint64_t kEventsBetweenFullChecks = 64;
+// A lease lasts kLeaseMs, a fill and a Load that nobody waits for ten seconds; and blocks have to be written, dropped.
+constexpr int64_t kDrainMsMax = kLeaseMs + int64_t{kFillTicksMax + kLoadTicksFree} * kTickMs + 10'000;
+constexpr uint32_t kSoundSpeed = 60;  // of devices that are not what a drain waits for
 
 }  // namespace
 
@@ -204,8 +207,26 @@ void Simulation::OnCatalogDelete(SlotId slot) {
   model_.Forgotten(slot);
 }
 
+void Simulation::CheckDrain(Life* life, const engine::TenantStats& stats) {
+  const bool slow = plan_.memory_speed < kSoundSpeed || plan_.disk_speed < kSoundSpeed ||
+                    plan_.catalog_speed < kSoundSpeed || plan_.memory_queue_max + plan_.disk_queue_max > 0;
+  const bool excused = slow || in_trouble_ || plan_.disk_lies() || !node_.recovered() || life->dropping;
+  for (const TierKind tier : kAllTiers) {
+    const size_t at = TierIndex(tier);
+    const uint64_t limit = life->rules.tier(tier).limit_bytes;
+    const uint64_t charged = stats.tiers[at].charged_bytes;
+    int64_t& since_ms = life->within_ms[at];
+    if (charged <= limit || excused || !life->in_policy || since_ms < life->ruled_ms) since_ms = Now();
+    if (Now() - since_ms > kLeaseMs) coverage_.Note(Situation::kDrainWaits);
+    if (Now() - since_ms <= kDrainMsMax) continue;
+    Wrong(absl::StrCat(life->rules.uid, " has ", charged, " bytes of ", TierName(tier), ", its limit is ", limit,
+                       " for ", Now() - since_ms, " ms"));
+  }
+}
+
 void Simulation::CheckTenant(Life* life, const engine::TenantStats& stats) {
   CheckNvmeGuarantee(life, stats);
+  CheckDrain(life, stats);
   for (const TierKind tier : kAllTiers) {
     const size_t at = TierIndex(tier);
     const uint64_t charged = stats.tiers[at].charged_bytes;
@@ -249,6 +270,10 @@ void Simulation::CheckLeases() {
 
 // A lease in place: the same slot, the same bytes, until it is given back.
 void Simulation::CheckHeld(const Held& held, uint32_t space, bool every_byte) {
+  const Life& life = model_.life(held.block.life);
+  const bool rules_are_new = Now() - life.ruled_ms <= 2 * kLeaseMs;
+  if (held.nonce != 0 && !life.scribbles && !rules_are_new && model_.IsOverAge(held.nonce, Now() - 2 * kLeaseMs))
+    return Wrong(absl::StrCat(model_.NameOf(held.block), " is leased though it is older than maxAge, and was renewed"));
   if (!held.hold.in_place) return;
   if (GenerationAt(held.block.life, held.offset) != held.generation)
     return Wrong(absl::StrCat(model_.NameOf(held.block), " was taken away while it is leased"));

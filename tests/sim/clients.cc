@@ -253,8 +253,9 @@ void Simulation::CloseNamespace(uint32_t index, uint32_t space) {
     coverage_.Note(Situation::kNamespaceClosed);
   }
   Say("close ", life.rules.uid, "/s", space);
-  --life.namespace_users[space];
   node_.engine().CloseNamespace(life.ns[space]);
+  // Its number may be another's.
+  if (--life.namespace_users[space] == 0) life.ns[space] = NamespaceId::None();
 }
 
 }  // namespace kvartal::sim

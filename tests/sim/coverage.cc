@@ -28,6 +28,8 @@ constexpr Row kRows[] = {
     {Situation::kRetiredEvicted, "retired block evicted", 20},
     {Situation::kLimitBelowUse, "limit lowered below use", 50},
     {Situation::kDrained, "drained to a lowered limit", 50},
+    {Situation::kDrainWaits, "drain waits", 20},
+    {Situation::kLeaseNotRenewed, "lease not renewed", 50},
     {Situation::kEntryCap, "entry cap", 50},
     {Situation::kIdleExpired, "idle block expired", 1'000},
     {Situation::kAgeExpired, "block erased for its age", 200},

@@ -29,6 +29,8 @@ enum class Situation : uint8_t {
   // --- policy
   kLimitBelowUse,  // lowered under what is held
   kDrained,        // and drained
+  kDrainWaits,     // for longer than a lease
+  kLeaseNotRenewed,
   kEntryCap,
   kIdleExpired,
   kAgeExpired,
@@ -72,7 +74,7 @@ enum class Situation : uint8_t {
   kSurvived,
   kStoredWhileRecovering,
 };
-inline constexpr size_t kSituations = 55;
+inline constexpr size_t kSituations = 57;
 
 class Coverage {
  public:

@@ -154,7 +154,7 @@ void Simulation::CheckPins(const std::vector<BlockRef>& pins) {
 void Simulation::Boot() {
   model_.NewBoot();
   model_.SetRecovering(true);
-  catalog_failed_ = false;
+  catalog_failed_ = in_trouble_ = false;
   guarantee_waits_ = {};
   const std::map<SlotId, uint32_t> durable = model_.durable();
   node_.Boot(RulesInForce());
@@ -175,7 +175,12 @@ void Simulation::Boot() {
     if (!node_.recovered()) Wrong("recovery never ended");
     if (!findings_.any()) CheckSurvivors(durable);
   }
-  for (const uint32_t index : current_) model_.life(index).quota_lowered = false;
+  for (const uint32_t index : current_) {
+    Life& life = model_.life(index);
+    life.quota_lowered = false;
+    life.ruled_ms = Now();
+    life.within_ms.fill(Now());
+  }
 }
 
 void Simulation::CheckSurvivors(const std::map<SlotId, uint32_t>& durable) {
@@ -203,7 +208,7 @@ void Simulation::CheckSurvivor(uint32_t nonce) {
   Life::Block& block = model_.at(ref);
   model_.Found(ref, false, Now());
   block.used_ms = block.access_ms = Now();
-  leases_.push_back({ref.life, ref.space, {TakeHold(ref, places[0], places[0].tier == TierKind::kDram, true)}});
+  leases_.push_back({ref.life, ref.space, {TakeHold(ref, places[0], places[0].tier == TierKind::kDram, true)}, Now()});
   // Read it, too: what it says is checked when it comes.
   durable_read_ = !plan_.disk_lies() && !plan_.power_cuts && !model_.life(ref.life).scribbles;
   if (random_.Chance(50)) Load(leases_.back(), 1);

@@ -153,8 +153,7 @@ void Model::Commit(GroupId group, ReservationId reservation, uint32_t shard, int
 
 bool Model::MayBeEnded(ReservationId reservation, int64_t now_ms) const {
   const auto it = fillings_.find(reservation.value());
-  return it != fillings_.end() && plan_.tenants.size() > 1 &&
-         now_ms - it->second.asked_ms + 2 * kTickMs >= int64_t{kFillTicksMax} * kTickMs;
+  return it != fillings_.end() && now_ms - it->second.asked_ms + 2 * kTickMs >= int64_t{kFillTicksMax} * kTickMs;
 }
 
 size_t Model::CountMayBeEnded(GroupId group, int64_t now_ms) const {
@@ -232,12 +231,18 @@ bool Model::HasRightTo(const BlockRef& ref, int64_t now_ms) {
   const Life::Block& block = at(ref);
   if (life.dropping || !life.in_policy || !block.maybe || life.rules.max_age_ms > 0) return false;
   if (block.leases > 0) return true;
+  if (MayHaveAged(ref, now_ms)) return false;
   const bool held = block.holds > 0 && !plan_.disk_lies() && boots_ == 1;
   const auto longer_ms = [&](TierKind tier) {
     const auto ttl_ms = static_cast<int64_t>(life.rules.ttl_ms[TierIndex(tier)]);
     return ttl_ms == 0 || now_ms - block.used_ms + kTickMs < ttl_ms;
   };
   return held && longer_ms(TierKind::kDram) && longer_ms(TierKind::kNvme);
+}
+
+bool Model::MayHaveAged(const BlockRef& ref, int64_t now_ms) {
+  const uint32_t nonce = at(ref).nonce;
+  return nonce == 0 ? lives_[ref.life].shortest_age_ms > 0 : MayHaveAged(versions_[nonce], now_ms);
 }
 
 bool Model::IsOverAge(uint32_t nonce, int64_t now_ms) const {

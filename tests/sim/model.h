@@ -94,6 +94,8 @@ struct Life {
   uint64_t short_reserve = 0;  // waited then for memory that is guaranteed, and for nothing else; 0: none
   uint64_t nvme_refused = 0, leased_bytes = 0;  // by then, too
   uint64_t least_nvme_guarantee = 0;            // it had in this boot
+  int64_t ruled_ms = 0;                         // when its rules last changed
+  std::array<int64_t, kTierCount> within_ms{};  // when it was last within its limit, or had a reason not to be
   // Of this boot.
   TenantId id;
   std::vector<NamespaceId> ns;            // by space; None: never opened
@@ -137,7 +139,7 @@ class Model {
   // The nonce of the bytes to write.
   uint32_t Grant(const BlockRef& ref, GroupId group, uint32_t shard, uint64_t offset,
                  const engine::ReservedBlock& block, int64_t asked_ms, int64_t now_ms);
-  // Another tenant may be owed its memory: such a fill is ended when its time is up.
+  // Its memory may have to become free: such a fill is ended when its time is up.
   bool MayBeEnded(ReservationId reservation, int64_t now_ms) const;
   size_t CountMayBeEnded(GroupId group, int64_t now_ms) const;
   // It was.
@@ -152,6 +154,8 @@ class Model {
   void Found(const BlockRef& ref, bool in_place, int64_t now_ms);
   // It was not found, and nothing but space that another tenant is owed allows that.
   bool HasRightTo(const BlockRef& ref, int64_t now_ms);
+  // It may have been deleted for its age, though the present rules let it be as old.
+  bool MayHaveAged(const BlockRef& ref, int64_t now_ms);
   // By its age nobody may have it any more.
   bool IsOverAge(uint32_t nonce, int64_t now_ms) const;
   // Its bytes say `nonce`.

@@ -34,7 +34,7 @@ void Simulation::Lookup(uint32_t index, uint32_t space, const Chain& chain) {
   if (places.size() != result.matched || result.matched > chain.count)
     return Wrong("a lookup found what was not asked");
   coverage_.Note(Situation::kFound, result.matched);
-  Lease lease{index, space, {}};
+  Lease lease{index, space, {}, Now()};
   bool in_place = true;
   const uint64_t every_byte_of = random_.Below(chain.count);
   for (uint32_t i = 0; i < result.matched; ++i) {
@@ -126,7 +126,9 @@ void Simulation::OnLoaded(uint32_t index, uint32_t space, const std::vector<Held
   const bool short_of = result.places.size() < asked.size();
   if (short_of && result.reason == policy::Refusal::kNone && !result.read_failed)
     Wrong("a load brought less than was asked, and no reason");
-  if (result.read_failed && (durable_read_ || !ReadsMayFail(index))) Wrong("a block was lost though the disk is sound");
+  const bool may_be_lost = result.read_failed && (model_.MayHaveAged(asked[result.places.size()].block, Now()) ||
+                                                  (!durable_read_ && ReadsMayFail(index)));
+  if (result.read_failed && !may_be_lost) Wrong("a block was lost though the disk is sound");
   coverage_.Note(Situation::kLoaded, result.places.size());
   if (result.read_failed) {
     coverage_.Note(Situation::kLostInRead);
@@ -139,10 +141,13 @@ void Simulation::OnLoaded(uint32_t index, uint32_t space, const std::vector<Held
   // Its sessions ended meanwhile: nobody is there to read it.
   const bool nobody = life.dropping || !life.in_policy || life.namespace_users[space] == 0;
   if (nobody) return node_.engine().Release(holds);
-  Lease lease{index, space, {}};
+  Lease lease{index, space, {}, Now()};
   for (size_t i = 0; i < result.places.size(); ++i) {
     if (result.places[i].entry != asked[i].hold.entry) return Wrong("a load answers about another block");
     lease.blocks.push_back(TakeHold(asked[i].block, result.places[i], true, true));
+    if (findings_.any()) return;
+    if (!life.scribbles && model_.IsOverAge(lease.blocks.back().nonce, Now()))
+      return Wrong(absl::StrCat(model_.NameOf(asked[i].block), " is loaded though it is older than maxAge"));
   }
   if (lease.blocks.empty()) return;
   leases_.push_back(std::move(lease));
@@ -191,6 +196,22 @@ void Simulation::ReleaseLease(size_t at, size_t count) {
   if (lease.blocks.empty()) leases_.erase(leases_.begin() + static_cast<ptrdiff_t>(at));
   // Last: it may answer others, and they may take leases.
   node_.engine().Release(holds);
+}
+
+void Simulation::RenewLeases() {
+  for (size_t at = 0; at < leases_.size() && !findings_.any();) {
+    Lease& lease = leases_[at];
+    std::vector<engine::Hold> holds;
+    for (const Held& held : lease.blocks) holds.push_back(held.hold);
+    if (node_.engine().MayRenew(holds)) lease.renewed_ms = Now();
+    if (Now() - lease.renewed_ms < kLeaseMs) {
+      ++at;
+      continue;
+    }
+    Say("a lease from ", model_.NameOf(lease.blocks.front().block), " is renewed no more");
+    coverage_.Note(Situation::kLeaseNotRenewed);
+    ReleaseLease(at, lease.blocks.size());
+  }
 }
 
 void Simulation::DoPin() {

@@ -19,6 +19,7 @@ namespace kvartal::sim {
 
 inline constexpr uint32_t kNoParent = UINT32_MAX;  // of a chain that is reserved without one
 inline constexpr int64_t kSkewMsMax = 60'000;      // of the wall clock
+inline constexpr int64_t kLeaseMs = 2'000;         // of clients
 
 // nullptr: the engine knows nobody by that number.
 inline const engine::TenantStats* StatsOf(const engine::EngineStats& stats, TenantId id) {
@@ -55,6 +56,7 @@ class Simulation : private engine::EngineObserver {
     uint32_t life = 0;
     uint32_t space = 0;
     std::vector<Held> blocks;
+    int64_t renewed_ms = 0;
   };
   struct Unfinished {
     uint32_t life = 0;
@@ -106,6 +108,8 @@ class Simulation : private engine::EngineObserver {
   void StoreLost();
   void DoRelease();
   void ReleaseLease(size_t at, size_t count);
+  // As its client's library does, for ever: a lease ends by itself only where the engine renews it no more.
+  void RenewLeases();
   void DoPin();
   void Pin(const Lease& lease, size_t count, int64_t for_ms);
   void DoGroupEnd();
@@ -150,6 +154,8 @@ class Simulation : private engine::EngineObserver {
   void ForgetGone(const engine::EngineStats& stats);
   void CheckMemory(const engine::EngineStats& stats);
   void CheckTenant(Life* life, const engine::TenantStats& stats);
+  // Above a lowered limit nothing lasts longer than what is in use may.
+  void CheckDrain(Life* life, const engine::TenantStats& stats);
   uint64_t NvmeBytesMissed() const;
   void CheckNvmeGuarantee(Life* life, const engine::TenantStats& stats);
   void CheckLeaseCap(const Life& life, const engine::TenantStats& stats);
@@ -217,6 +223,7 @@ class Simulation : private engine::EngineObserver {
   bool durable_read_ = false;                       // what is read now was durable on a sound disk
   int64_t latest_date_ms_ = 0;                      // at any crash so far
   bool catalog_failed_ = false;                     // it was told to, in this boot
+  bool in_trouble_ = false;                         // devices are held
 };
 
 }  // namespace kvartal::sim

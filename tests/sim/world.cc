@@ -30,6 +30,7 @@ void Simulation::Tick() {
   node_.engine().Tick();
   if (node_.engine().behind()) node_.engine().CatchUp();
   CheckLedger();
+  RenewLeases();
   tick_late_ = false;
   node_.CompleteSome(&random_);
 }
@@ -60,6 +61,7 @@ void Simulation::ChangeRules(uint32_t index, const policy::TenantRules& rules) {
   life.quota_lowered |= rules.max_entries < before.max_entries;
   CheckLedger();  // what is charged up to here is held against the old limits
   model_.SetRules(index, rules);
+  life.ruled_ms = Now();
   Say("policy of ", rules.uid, ": dram ", rules.tier(TierKind::kDram).limit_bytes / 1024, " KiB, nvme ",
       rules.tier(TierKind::kNvme).limit_bytes / 1024, " KiB, ttl ", rules.ttl_ms[TierIndex(TierKind::kDram)], "/",
       rules.ttl_ms[TierIndex(TierKind::kNvme)], " ms, max age ", rules.max_age_ms, " ms");
@@ -107,6 +109,7 @@ void Simulation::DoTenantLife() {
   if (!anew && model_.life(current).id.valid() && id != model_.life(current).id) Wrong("a tenant came back as another");
   Life& back = model_.life(current);
   back.id = id;
+  back.ruled_ms = Now();
   const engine::EngineStats stats = node_.engine().stats();
   for (const TierKind tier : kAllTiers) {
     back.charged_bytes[TierIndex(tier)] = StatsOf(stats, id)->tiers[TierIndex(tier)].charged_bytes;
@@ -128,6 +131,7 @@ void Simulation::EndSessions(uint32_t index) {
   for (size_t space = 0; space < life.ns.size(); ++space) {
     for (; life.namespace_users[space] > 0; --life.namespace_users[space])
       node_.engine().CloseNamespace(life.ns[space]);
+    life.ns[space] = NamespaceId::None();
   }
 }
 
@@ -163,6 +167,7 @@ void Simulation::DoTrouble() {
   switch (random_.Below(7)) {
     case 0:
       Say("memory is held");
+      in_trouble_ = true;
       return node_.memory().Hold();
     case 1:
       if (plan_.populate_failures_percent == 0) return;
@@ -171,9 +176,11 @@ void Simulation::DoTrouble() {
     case 2:
       if (node_.file() == nullptr) return;
       Say("the disk is held");
+      in_trouble_ = true;
       return node_.file()->Hold();
     case 3:
       if (node_.catalog() == nullptr) return;
+      in_trouble_ = true;
       if (random_.Chance(50)) {
         Say("the catalog is held");
         return node_.catalog()->Hold();
@@ -199,6 +206,7 @@ void Simulation::DoTrouble() {
 }
 
 void Simulation::EndTrouble() {
+  in_trouble_ = false;
   node_.memory().Release();
   if (node_.file() == nullptr) return;
   node_.file()->Release();

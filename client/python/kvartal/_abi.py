@@ -60,6 +60,7 @@ _FUNCTIONS = {
     'kv_tenant': (c_char_p, [_CLIENT]),
     'kv_group': (c_int, [_CLIENT, POINTER(c_uint8)]),
     'kv_open_namespace': (c_int, [_CLIENT, c_char_p, POINTER(Layout), _OUT_U32, c_uint32]),
+    'kv_close_namespace': (c_int, [_CLIENT, c_uint32]),
     'kv_lookup': (c_int, [_CLIENT, c_uint32, c_char_p, c_uint32, c_uint64, _OUT_POINTER, _OUT_U32, _OUT_U64,
                           c_uint32]),
     'kv_lease_blocks': (c_void_p, [_LEASE]),

@@ -185,6 +185,14 @@ class Client:
 
     # --- verbs
 
+    def close_namespace(self, namespace: Namespace) -> None:
+        """Nothing of it is asked for any more: its blocks are the first to go when nobody else has it open. Its leases
+        and slots last as others do. Nothing happens when it is not open; the next use opens it again."""
+        with self._turn:
+            number = self._opened.pop(namespace, None)
+            if number is not None and self._handle is not None:
+                lib.kv_close_namespace(self._handle.pointer, number)
+
     def lookup(self, namespace: Namespace, keys: Sequence[bytes], prompt_tokens: int = 0,
                deadline_ms: int = 0) -> Lease:
         """How many leading keys of the chain are cached, and a lease on them. An empty lease is a miss.
