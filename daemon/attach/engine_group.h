@@ -1,5 +1,5 @@
-// All sessions (scheduler, workers) of one engine instance of one tenant on this node. What is leased and reserved is the
-// group's: one session may reserve and another commit. What a session opened is its own.
+// All sessions (scheduler, workers) of one engine instance of one tenant on this node. What is leased and reserved is
+// the group's: one session may reserve and another commit. What a session opened is its own.
 // Confined to the engine loop.
 // Invariants: every session of a group is of one tenant, attested the same way; a group without sessions does not
 // exist.

@@ -167,12 +167,12 @@ class CacheEngine {
   // --- attach
   // Makes the arena of the tenant's domain at its first call.
   absl::StatusOr<DomainMemory> OpenMemory(TenantId tenant);
-  // Opens (or finds) a digest of a tenant for a session, which owes a CloseNamespace for each time. InvalidArgument: bad
-  // layout; FailedPrecondition: the digest is there with another layout; ResourceExhausted: kNamespacesPerTenantMax are
-  // open, or kNamespacesKeptMax have blocks.
+  // Opens (or finds) a digest of a tenant for a session, which owes a CloseNamespace for each time. InvalidArgument:
+  // bad layout; FailedPrecondition: the digest is there with another layout; ResourceExhausted: kNamespacesPerTenantMax
+  // are open, or kNamespacesKeptMax have blocks.
   absl::StatusOr<NamespaceId> OpenNamespace(TenantId tenant, const NamespaceDigest& digest, const ModelLayout& layout);
-  // After the last one the namespace is retired: its blocks stay, and are the tenant's first victims until somebody opens
-  // it again. Without blocks it is forgotten, and its number may be another's.
+  // After the last one the namespace is retired: its blocks stay, and are the tenant's first victims until somebody
+  // opens it again. Without blocks it is forgotten, and its number may be another's.
   void CloseNamespace(NamespaceId ns);
   const ModelLayout& LayoutOf(NamespaceId ns) const;
 
@@ -189,9 +189,9 @@ class CacheEngine {
   // read any more.
   void EndSession(SessionId session);
   void Release(std::span<const Hold> holds);
-  // False for a block that is over age; above a lowered limit, while what could go is in use; while another tenant waits
-  // for its guarantee and this one keeps more than its own; and for a block that lies where memory has to become free.
-  // Such a lease ends at its time, renewed or not (decision 0007).
+  // False for a block that is over age; above a lowered limit, while what could go is in use; while another tenant
+  // waits for its guarantee and this one keeps more than its own; and for a block that lies where memory has to become
+  // free. Such a lease ends at its time, renewed or not (decision 0007).
   bool MayRenew(std::span<const Hold> holds) const;
   // Keeps blocks resident until a wall-clock time, against eviction and TTL; on NVMe, across a
   // restart as well. All of them or none; a pin that cannot be kept is refused, not forgotten. kTenantLimit: no tier
