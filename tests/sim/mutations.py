@@ -111,8 +111,32 @@ MUTATIONS = {
         (ENGINE + 'compaction.cc', 'if (!nvme.StartLeaving(slot_bytes)) return', 'if (slot_bytes > 0) return'),
         (ENGINE + 'space_takeover.cc', '(scattered && claim != Claim::kGuarantee)', 'scattered')],
     'leases-past-the-cap': [
-        (ENGINE + 'residency.cc', 'tenant.leased_bytes + more_bytes > cap_bytes;',
-         'tenant.leased_bytes + more_bytes > cap_bytes + kGiB;')],
+        (ENGINE + 'residency.cc', 'tenant.kept_bytes + more_bytes > cap_bytes;',
+         'tenant.kept_bytes + more_bytes > cap_bytes + kGiB;')],
+    'renews-for-ever': [
+        (ENGINE + 'space_takeover.cc', 'if (!somebody_takes && !has_to_go) return true;',
+         'if (!somebody_takes) return true;')],
+    'loads-what-is-over-age': [
+        (ENGINE + 'load_operation.cc', 'return tenant_.rules.max_age_ms > 0 && path_',
+         'return tenant_.rules.max_age_ms > UINT64_MAX - 1 && path_'),
+        (ENGINE + 'space_takeover.cc',
+         '  if (tenant.rules.max_age_ms > 0 && state_.OverAge(hold.entry, state_.NowTick())) return false;\n', '')],
+    'drains-around-what-is-leased': [
+        (ENGINE + 'space.cc',
+         '    if (EmptyExtent(tenant, DropReason::kOverLimit, policy::Claim::kGuarantee, &rounds) != Step::kRetry) '
+         'break;\n',
+         '    if (GiveBackEmpty(tenant) > 0) continue;\n'
+         '    const EntryId victim = Victim(tenant, TierKind::kDram, kNoRequest);\n'
+         '    if (!victim.valid()) break;\n'
+         '    residency_.DropCopy(victim, TierKind::kDram, DropReason::kOverLimit);\n'
+         '    --rounds;\n')],
+    'holds-past-a-lowered-limit': [
+        (ENGINE + 'space.cc', '  tenant.stuck_over_limit = stuck;\n', '  tenant.stuck_over_limit = stuck && false;\n')],
+    'gives-away-what-is-pinned': [
+        (ENGINE + 'space_takeover.cc', '    if (entry.pinned_in(TierKind::kDram)) continue;\n', '')],
+    'forgets-a-namespace-that-has-blocks': [
+        (ENGINE + 'engine_state.cc', 'if (!space.tenant.valid() || space.users > 0 || space.entries > 0) return;',
+         'if (!space.tenant.valid() || space.users > 0) return;')],
     'forgets-pins-at-a-restart': [
         (ENGINE + 'pins.cc', 'state_.timers.Schedule(id, entry.times_unrecorded ? state_.NowTick() : until);',
          'entry.times_unrecorded = false;\n  state_.timers.Schedule(id, until);')],
@@ -140,10 +164,10 @@ MUTATIONS = {
     'forgets-a-child': [
         (INDEX + 'prefix_index.cc', '  KV_CHECK(parent.children > 0);\n  --parent.children;\n}', '  (void)parent;\n}')],
     'loads-a-block-being-filled': [
-        (ENGINE + 'load_operation.cc', 'if (entry.state != BlockState::kCommitted) {',
-         'if (!entry.resident(TierKind::kDram) && !entry.resident(TierKind::kNvme)) {')],
+        (ENGINE + 'load_operation.cc', 'if (entry.state != BlockState::kCommitted || entry.erasing) return true;',
+         'if (!entry.resident(TierKind::kDram) && !entry.resident(TierKind::kNvme)) return true;')],
     'keeps-quiet-about-a-lost-block': [
-        (ENGINE + 'load_operation.cc', 'result.read_failed = position == lost_;', 'result.read_failed = false;')],
+        (ENGINE + 'load_operation.cc', 'result.read_failed = position == lost_ ||', 'result.read_failed =')],
 }
 
 

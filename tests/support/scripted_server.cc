@@ -34,6 +34,7 @@ std::string VerbOf(const ScriptedServer::Request& request) {
   if (request.has_detach()) return "detach";
   if (request.has_grant_ack()) return "grant_ack";
   if (request.has_pin()) return "pin";
+  if (request.has_close_namespace()) return "close_namespace";
   return "none";
 }
 

@@ -380,6 +380,21 @@ TEST_F(VerbsTest, SameDigestIsTheSameNamespaceAndAnotherLayoutIsRefused) {
   EXPECT_EQ(server.count("open_namespace"), 1);
 }
 
+TEST_F(VerbsTest, AClosedNamespaceIsAskedAboutNoMoreAndItsNumberIsFree) {
+  Client::Found found = client.Lookup(ns, Chain(1), 0, kPatient);
+  EXPECT_EQ(client.CloseNamespace(ns), KV_OK);
+  EXPECT_TRUE(server.WaitFor([](const auto& seen) { return seen.contains("close_namespace"); }));
+  EXPECT_EQ(client.CloseNamespace(ns), KV_INVALID_ARGUMENT);
+  EXPECT_EQ(client.Lookup(ns, Chain(1), 0, kPatient).status, KV_INVALID_ARGUMENT);
+  found.lease.Release();
+  const Client::Opened other = client.OpenNamespace(Digest{9}, kLayout, kPatient);
+  EXPECT_EQ(other.status, KV_OK);
+  EXPECT_EQ(other.ns, ns);
+  EXPECT_EQ(client.Lookup(other.ns, Chain(1), 0, kPatient).status, KV_OK);
+  EXPECT_EQ(server.count("open_namespace"), 2);
+  EXPECT_EQ(server.count("close_namespace"), 1);
+}
+
 TEST_F(VerbsTest, BadArgumentsAreNeverSent) {
   uint32_t matched;
   kv_lease* lease;
