@@ -174,8 +174,8 @@ bool Space::MayKeep(std::span<const Hold> holds) const {
   if (holds.empty()) return true;
   const TenantState& tenant = state_.TenantOf(state_.index.at(holds.front().entry));
   const bool somebody_takes = state_.SomebodyTakes(TierKind::kDram) || state_.SomebodyTakes(TierKind::kNvme);
-  const bool has_to_go = tenant.rules.max_age_ms > 0 || tenant.stuck_over_limit || AboveLimit(tenant, TierKind::kDram);
-  if (!somebody_takes && !has_to_go) return true;
+  const bool leaves = tenant.memory_open && state_.devices.dram->LeavingSlots(tenant.domain()) > 0;
+  if (!somebody_takes && !leaves && !tenant.stuck_over_limit && tenant.rules.max_age_ms == 0) return true;
   const policy::Account& nvme = state_.ledger.account(tenant.id, TierKind::kNvme);
   const bool in_place_may = !state_.GuaranteeWaits(TierKind::kDram) ||
                             tenant.kept_bytes <= tenant.rules.tier(TierKind::kDram).guarantee_bytes;

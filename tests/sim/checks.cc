@@ -250,7 +250,8 @@ void Simulation::CheckTenant(Life* life, const engine::TenantStats& stats) {
   const uint64_t retired = dram.drop(policy::DropReason::kRetired).count;
   const auto& users = life->namespace_users;
   const bool all_open = !users.empty() && std::count(users.begin(), users.end(), 0) == 0;
-  if (retired > life->retired_drops && all_open)
+  const bool were_open = std::exchange(life->all_open, all_open);
+  if (retired > life->retired_drops && all_open && were_open)
     Wrong(absl::StrCat("a block of ", life->rules.uid, " goes as one of a namespace that nobody has open"));
   life->retired_drops = retired;
   if (life->in_policy && stats.entries > life->rules.max_entries && !life->quota_lowered)

@@ -254,8 +254,7 @@ void Simulation::CloseNamespace(uint32_t index, uint32_t space) {
   }
   Say("close ", life.rules.uid, "/s", space);
   node_.engine().CloseNamespace(life.ns[space]);
-  // Its number may be another's.
-  if (--life.namespace_users[space] == 0) life.ns[space] = NamespaceId::None();
+  --life.namespace_users[space];
 }
 
 }  // namespace kvartal::sim

@@ -418,7 +418,7 @@ void Model::Crash(bool power_cut, bool loses_catalog) {
   ended_.clear();
   held_blocks_ = 0;
   for (Life& life : lives_) {
-    life.dropping = life.was_removed = false;
+    life.dropping = life.was_removed = life.all_open = false;
     life.slots.clear();
     life.pins.clear();
     life.charged_bytes = life.guarantee_bytes = life.entitled_bytes = life.removed_bytes = {};

@@ -94,6 +94,7 @@ struct Life {
   uint64_t short_reserve = 0;  // waited then for memory that is guaranteed, and for nothing else; 0: none
   uint64_t nvme_refused = 0, leased_bytes = 0;  // by then, too
   uint64_t least_nvme_guarantee = 0;            // it had in this boot
+  bool all_open = false;                        // then, too: no namespace was retired
   int64_t ruled_ms = 0;                         // when its rules last changed
   std::array<int64_t, kTierCount> within_ms{};  // when it was last within its limit, or had a reason not to be
   // Of this boot.

@@ -121,10 +121,10 @@ bool Simulation::OpenNamespace(Life* life, uint32_t space) {
     Wrong("a namespace of " + life->name + " cannot be opened");
     return false;
   }
-  if (life->ns[space].valid()) {
-    if (life->ns[space] != *ns) Wrong("a namespace of " + life->name + " is opened again as another");
-    if (life->namespace_users[space] == 0) coverage_.Note(Situation::kNamespaceReopened);
-  }
+  const bool is_open = life->namespace_users[space] > 0;
+  if (is_open && life->ns[space] != *ns) Wrong("a namespace of " + life->name + " is opened again as another");
+  // Its number may be another's meanwhile.
+  if (!is_open && life->ns[space].valid()) coverage_.Note(Situation::kNamespaceReopened);
   life->ns[space] = *ns;
   ++life->namespace_users[space];
   return true;

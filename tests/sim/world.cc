@@ -131,7 +131,6 @@ void Simulation::EndSessions(uint32_t index) {
   for (size_t space = 0; space < life.ns.size(); ++space) {
     for (; life.namespace_users[space] > 0; --life.namespace_users[space])
       node_.engine().CloseNamespace(life.ns[space]);
-    life.ns[space] = NamespaceId::None();
   }
 }
 
