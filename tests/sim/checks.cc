@@ -12,7 +12,8 @@ namespace {
 constexpr uint64_t kEventsBetweenFullChecks = 64;
 // A lease lasts kLeaseMs, a fill and a Load that nobody waits for ten seconds; and blocks have to be written, dropped.
 constexpr int64_t kDrainMsMax = kLeaseMs + int64_t{kFillTicksMax + kLoadTicksFree} * kTickMs + 10'000;
-constexpr uint32_t kSoundSpeed = 60;  // of devices that are not what a drain waits for
+constexpr int64_t kDrainSeenMs = 10 * int64_t{kTickMs};
+constexpr uint32_t kSoundSpeed = 20;  // of devices that are not what a drain waits for
 
 }  // namespace
 
@@ -208,8 +209,7 @@ void Simulation::OnCatalogDelete(SlotId slot) {
 }
 
 void Simulation::CheckDrain(Life* life, const engine::TenantStats& stats) {
-  const bool slow = plan_.memory_speed < kSoundSpeed || plan_.disk_speed < kSoundSpeed ||
-                    plan_.catalog_speed < kSoundSpeed || plan_.memory_queue_max + plan_.disk_queue_max > 0;
+  const bool slow = plan_.memory_speed < kSoundSpeed || plan_.disk_speed < kSoundSpeed;
   const bool excused = slow || in_trouble_ || plan_.disk_lies() || !node_.recovered() || life->dropping;
   for (const TierKind tier : kAllTiers) {
     const size_t at = TierIndex(tier);
@@ -217,7 +217,7 @@ void Simulation::CheckDrain(Life* life, const engine::TenantStats& stats) {
     const uint64_t charged = stats.tiers[at].charged_bytes;
     int64_t& since_ms = life->within_ms[at];
     if (charged <= limit || excused || !life->in_policy || since_ms < life->ruled_ms) since_ms = Now();
-    if (Now() - since_ms > kLeaseMs) coverage_.Note(Situation::kDrainWaits);
+    if (Now() - since_ms > kDrainSeenMs) coverage_.Note(Situation::kDrainWaits);
     if (Now() - since_ms <= kDrainMsMax) continue;
     Wrong(absl::StrCat(life->rules.uid, " has ", charged, " bytes of ", TierName(tier), ", its limit is ", limit,
                        " for ", Now() - since_ms, " ms"));

@@ -29,7 +29,7 @@ enum class Situation : uint8_t {
   // --- policy
   kLimitBelowUse,  // lowered under what is held
   kDrained,        // and drained
-  kDrainWaits,     // for longer than a lease
+  kDrainWaits,     // for a second and more
   kLeaseNotRenewed,
   kEntryCap,
   kIdleExpired,
