@@ -254,7 +254,8 @@ void ScriptedServer::Handle(int fd, const Request& request) {
   const Fate fate = script_ ? script_(request, &answer) : Fate::kSend;
   if (fate == Fate::kDie) return Drop(fd);
   const bool ahead = request.has_load() && request.request_id() == 0;
-  const bool silent = ahead || request.has_detach() || request.has_release() || request.has_grant_ack();
+  const bool silent = ahead || request.has_detach() || request.has_release() || request.has_grant_ack() ||
+                      request.has_close_namespace();
   if (silent || fate == Fate::kDrop) return;
   if (fate == Fate::kHold) {
     held_.emplace_back(fd, answer.SerializeAsString());
