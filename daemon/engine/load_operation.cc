@@ -98,8 +98,9 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
     const uint32_t slot_bytes = state.SlotBytesOf(entry);
     // Read it might be, and given to nobody: neither by itself nor after those that are on their way.
     if (path_.residency_.LeasesCapped(tenant_, uint64_t{tenant_.reads_under_way + 1} * slot_bytes)) {
-      if (!ahead()) state.NoteRefusal(tenant_, TierKind::kDram, Refusal::kOwed, slot_bytes);
-      StopAt(Refusal::kOwed);
+      const Refusal reason = state.GuaranteeWaits(TierKind::kDram) ? Refusal::kOwed : Refusal::kTenantLimit;
+      if (!ahead()) state.NoteRefusal(tenant_, TierKind::kDram, reason, slot_bytes);
+      StopAt(reason);
       return Progress::kSubmitted;
     }
     const SpaceResult room =

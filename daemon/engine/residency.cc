@@ -145,8 +145,13 @@ bool Residency::AddLease(EntryId id) {
 }
 
 bool Residency::LeasesCapped(const TenantState& tenant, uint64_t more_bytes) const {
-  const uint64_t cap_bytes = tenant.rules.tier(TierKind::kDram).guarantee_bytes;
-  return state_.GuaranteeWaits(TierKind::kDram) && more_bytes > 0 && tenant.kept_bytes + more_bytes > cap_bytes;
+  return more_bytes > 0 && tenant.kept_bytes + more_bytes > LeaseCapBytes(tenant);
+}
+
+uint64_t Residency::LeaseCapBytes(const TenantState& tenant) const {
+  if (state_.GuaranteeWaits(TierKind::kDram)) return tenant.rules.tier(TierKind::kDram).guarantee_bytes;
+  const policy::Account& account = state_.ledger.account(tenant.id, TierKind::kDram);
+  return account.charged_bytes > account.limit_bytes ? account.limit_bytes : kNoCap;
 }
 
 void Residency::EndLease(EntryId id, uint32_t now_tick) {

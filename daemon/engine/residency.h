@@ -46,11 +46,14 @@ class Residency {
   bool Evictable(EntryId id, TierKind tier) const;
   // Is `first` the less valuable of two blocks, as the order of `tier` sees it?
   bool GoesBefore(EntryId first, EntryId second, TierKind tier) const;
-  // A reader in place comes or goes. False, and nothing happened, when they are as many as can be counted, or it leases
-  // too much while another tenant waits for its guarantee.
+  // A reader in place comes or goes. False, and nothing happened, when they are as many as can be counted, or leases
+  // are capped.
   bool AddLease(EntryId id);
-  // Somebody waits for what is guaranteed to it: no lease of so many bytes more, which nothing keeps in DRAM yet, would
-  // be given.
+  // What the tenant may lease or pin in DRAM: its guarantee while somebody waits for its own, its limit while it is
+  // above that, else kNoCap.
+  static constexpr uint64_t kNoCap = UINT64_MAX;
+  uint64_t LeaseCapBytes(const TenantState& tenant) const;
+  // No lease of so many bytes more, which nothing keeps in DRAM yet, would be given.
   bool LeasesCapped(const TenantState& tenant, uint64_t more_bytes) const;
   void EndLease(EntryId id, uint32_t now_tick);
   // Its copy in `tier` is kept; what is elsewhere comes and goes. Pinned before, it is kept there from now on.

@@ -169,16 +169,17 @@ bool Space::MayUse(const Hold& hold) const {
 }
 
 // What a tenant borrows ends when the lender comes: its leases and holds, as far as they, and what it has pinned, are
-// more than its guarantee.
+// more than its guarantee. Above a lowered limit, as far as they are more than that.
 bool Space::MayKeep(std::span<const Hold> holds) const {
   if (holds.empty()) return true;
   const TenantState& tenant = state_.TenantOf(state_.index.at(holds.front().entry));
   const bool somebody_takes = state_.SomebodyTakes(TierKind::kDram) || state_.SomebodyTakes(TierKind::kNvme);
   const bool leaves = tenant.memory_open && state_.devices.dram->LeavingSlots(tenant.domain()) > 0;
-  if (!somebody_takes && !leaves && !tenant.stuck_over_limit && tenant.rules.max_age_ms == 0) return true;
+  const uint64_t cap_bytes = residency_.LeaseCapBytes(tenant);
+  const bool drains = leaves || tenant.stuck_over_limit || cap_bytes != Residency::kNoCap;
+  if (!somebody_takes && !drains && tenant.rules.max_age_ms == 0) return true;
   const policy::Account& nvme = state_.ledger.account(tenant.id, TierKind::kNvme);
-  const bool in_place_may = !state_.GuaranteeWaits(TierKind::kDram) ||
-                            tenant.kept_bytes <= tenant.rules.tier(TierKind::kDram).guarantee_bytes;
+  const bool in_place_may = tenant.kept_bytes <= cap_bytes;
   const bool others_may = !state_.GuaranteeWaits(TierKind::kNvme) || nvme.charged_bytes <= nvme.guarantee_bytes;
   return std::all_of(holds.begin(), holds.end(),
                      [&](const Hold& hold) { return MayUse(hold) && (hold.in_place ? in_place_may : others_may); });

@@ -114,8 +114,8 @@ MUTATIONS = {
         (ENGINE + 'residency.cc', 'tenant.kept_bytes + more_bytes > cap_bytes;',
          'tenant.kept_bytes + more_bytes > cap_bytes + kGiB;')],
     'renews-for-ever': [
-        (ENGINE + 'space_takeover.cc', '!tenant.stuck_over_limit && tenant.rules.max_age_ms == 0) return true;',
-         'tenant.kept_bytes + 1 > 0) return true;')],
+        (ENGINE + 'space_takeover.cc', 'if (!somebody_takes && !drains && tenant.rules.max_age_ms == 0) return true;',
+         'if (!somebody_takes && !leaves) return true;')],
     'loads-what-is-over-age': [
         (ENGINE + 'load_operation.cc', 'return tenant_.rules.max_age_ms > 0 && path_',
          'return tenant_.rules.max_age_ms > UINT64_MAX - 1 && path_'),

@@ -63,7 +63,9 @@ bool Simulation::IsOwed(const BlockRef& ref) {
       if (!(held.block == ref)) continue;
       const engine::Hold in_place{held.hold.entry, true};
       // Or so is that of somebody else: no lease is new then.
-      const bool capped = node_.engine().stats().guarantee_waits[TierIndex(TierKind::kDram)];
+      const engine::EngineStats stats = node_.engine().stats();
+      const engine::TenantTierStats& dram = StatsOf(stats, model_.life(ref.life).id)->tiers[TierIndex(TierKind::kDram)];
+      const bool capped = stats.guarantee_waits[TierIndex(TierKind::kDram)] || dram.charged_bytes > dram.limit_bytes;
       return capped || !node_.engine().MayRenew({&in_place, 1});
     }
   }
