@@ -117,7 +117,8 @@ struct TenantState {
   std::array<uint64_t, kTierCount> pinned_bytes{};  // by the tier that keeps them, headers included
   uint64_t leased_bytes = 0;                        // of blocks that somebody reads in place
   uint64_t kept_bytes = 0;                          // of those and what is pinned in DRAM: each once
-  bool stuck_over_limit = false;                    // on NVMe or with its entries, and what could go is all in use
+  bool stuck_on_nvme = false;                       // above its limit there, and what could go is all in use
+  bool stuck_on_entries = false;                    // the same with its entry cap, which ends no pin
   uint32_t empty_ticks = 0;                         // how long the domain has had empty extents
   bool memory_open = false;
   uint32_t grow_failed_tick = 0;  // when a populate was last refused: not tried again within that tick

@@ -42,7 +42,8 @@ Refusal LoadPath::NoteNotLeased(EntryId id) {
   const Entry& entry = state_.index.at(id);
   TenantState& tenant = state_.TenantOf(entry);
   Refusal reason = entry.lease_count == kHoldsPerBlockMax ? Refusal::kGroupLimit : Refusal::kOwed;
-  if (tenant.stuck_over_limit || space_.AboveLimit(tenant, TierKind::kDram)) reason = Refusal::kTenantLimit;
+  const bool drains = tenant.stuck_on_nvme || tenant.stuck_on_entries || space_.AboveLimit(tenant, TierKind::kDram);
+  if (drains && reason == Refusal::kOwed) reason = Refusal::kTenantLimit;
   state_.NoteRefusal(tenant, TierKind::kDram, reason, state_.SlotBytesOf(entry));
   return reason;
 }

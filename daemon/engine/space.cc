@@ -259,17 +259,18 @@ uint64_t Space::GiveBackEmpty(TenantState& tenant) {
 }
 
 void Space::DrainOverLimit(TenantState& tenant, uint32_t max_blocks) {
-  bool stuck = false;
-  for (uint32_t taken = 0; taken < max_blocks && tenant.stats.entries > tenant.rules.max_entries && !stuck; ++taken) {
-    stuck = !DropOneEntry(tenant, kNoRequest);
+  bool& entries_stuck = tenant.stuck_on_entries = false;
+  for (uint32_t taken = 0; taken < max_blocks && tenant.stats.entries > tenant.rules.max_entries; ++taken) {
+    entries_stuck = !DropOneEntry(tenant, kNoRequest);
+    if (entries_stuck) break;
   }
+  tenant.stuck_on_nvme = false;
   for (uint32_t taken = 0; taken < max_blocks && AboveLimit(tenant, TierKind::kNvme); ++taken) {
     const EntryId victim = Victim(tenant, TierKind::kNvme, kNoRequest);
-    stuck = stuck || !victim.valid();
+    tenant.stuck_on_nvme = !victim.valid();
     if (!victim.valid()) break;
     residency_.DropCopy(victim, TierKind::kNvme, DropReason::kOverLimit);
   }
-  tenant.stuck_over_limit = stuck;
   // Whole extents, as another tenant would take them: in the one that leaves nothing new is stored or leased.
   uint32_t rounds = max_blocks;
   while (AboveLimit(tenant, TierKind::kDram) && rounds > 0) {

@@ -159,11 +159,11 @@ bool Space::AboveLimit(const TenantState& tenant, TierKind tier) const {
   return account.charged_bytes > account.limit_bytes;
 }
 
-// What is pinned goes by the rules of pins. A hold needs some copy, a lease in place the one in DRAM.
+// A hold needs some copy, a lease in place the one in DRAM.
 bool Space::MayUse(const Hold& hold) const {
   const index::Entry& entry = state_.index.at(hold.entry);
   const TenantState& tenant = state_.TenantOf(entry);
-  if (tenant.stuck_over_limit && !entry.pinned) return false;
+  if (tenant.stuck_on_nvme || (tenant.stuck_on_entries && !entry.pinned)) return false;
   if (tenant.rules.max_age_ms > 0 && state_.OverAge(hold.entry, state_.NowTick())) return false;
   return !IsOwed(hold.entry) || (!hold.in_place && entry.resident(TierKind::kNvme));
 }
@@ -176,7 +176,7 @@ bool Space::MayKeep(std::span<const Hold> holds) const {
   const bool somebody_takes = state_.SomebodyTakes(TierKind::kDram) || state_.SomebodyTakes(TierKind::kNvme);
   const bool leaves = tenant.memory_open && state_.devices.dram->LeavingSlots(tenant.domain()) > 0;
   const uint64_t cap_bytes = residency_.LeaseCapBytes(tenant);
-  const bool drains = leaves || tenant.stuck_over_limit || cap_bytes != Residency::kNoCap;
+  const bool drains = leaves || tenant.stuck_on_nvme || tenant.stuck_on_entries || cap_bytes != Residency::kNoCap;
   if (!somebody_takes && !drains && tenant.rules.max_age_ms == 0) return true;
   const policy::Account& nvme = state_.ledger.account(tenant.id, TierKind::kNvme);
   const bool in_place_may = tenant.kept_bytes <= cap_bytes;

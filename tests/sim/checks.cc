@@ -11,10 +11,8 @@ namespace {
 
 constexpr uint64_t kEventsBetweenFullChecks = 64;
 // A lease lasts kLeaseMs, a fill and a Load that nobody waits for ten seconds; and blocks have to be written, dropped.
-// And one extent after the other waits for leases in it.
 constexpr int64_t kDrainMsMax = kLeaseMs + int64_t{std::max(kFillTicksMax, kLoadTicksFree)} * kTickMs + 10'000;
-constexpr int64_t kDrainSeenMs = 10 * int64_t{kTickMs};
-constexpr uint32_t kSoundSpeed = 20;  // of devices that are not what a drain waits for
+constexpr uint32_t kSoundSpeed = 60;  // of devices that are not what a drain waits for
 
 }  // namespace
 
@@ -217,10 +215,11 @@ void Simulation::CheckDrain(Life* life, const engine::TenantStats& stats) {
     const uint64_t limit = life->rules.tier(tier).limit_bytes;
     const uint64_t charged = stats.tiers[at].charged_bytes;
     int64_t& since_ms = life->within_ms[at];
-    if (charged <= limit || excused || !life->in_policy || since_ms < life->ruled_ms) since_ms = Now();
-    if (Now() - since_ms > kDrainSeenMs) coverage_.Note(Situation::kDrainWaits);
-    const auto extents = static_cast<int64_t>(plan_.dram_bytes / kExtentAlignBytes);
-    if (Now() - since_ms <= kDrainMsMax + extents * kLeaseMs) continue;
+    const bool less = charged < life->charged_bytes[at] ||
+                      stats.tiers[at].blocks < std::exchange(life->blocks[at], stats.tiers[at].blocks);
+    if (charged <= limit || less || excused || !life->in_policy || since_ms < life->ruled_ms) since_ms = Now();
+    if (charged > limit && !excused) coverage_.Note(Situation::kDrainWaits);
+    if (Now() - since_ms <= kDrainMsMax) continue;
     Wrong(absl::StrCat(life->rules.uid, " has ", charged, " bytes of ", TierName(tier), ", its limit is ", limit,
                        " for ", Now() - since_ms, " ms"));
   }

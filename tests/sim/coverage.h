@@ -29,7 +29,7 @@ enum class Situation : uint8_t {
   // --- policy
   kLimitBelowUse,  // lowered under what is held
   kDrained,        // and drained
-  kDrainWaits,     // for a second and more
+  kDrainWaits,     // or is on its way
   kLeaseNotRenewed,
   kEntryCap,
   kIdleExpired,

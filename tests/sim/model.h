@@ -95,8 +95,9 @@ struct Life {
   uint64_t nvme_refused = 0, leased_bytes = 0;  // by then, too
   uint64_t least_nvme_guarantee = 0;            // it had in this boot
   bool all_open = false;                        // then, too: no namespace was retired
+  std::array<uint64_t, kTierCount> blocks{};    // then, too
   int64_t ruled_ms = 0;                         // when its rules last changed
-  std::array<int64_t, kTierCount> within_ms{};  // when it was last within its limit, or had a reason not to be
+  std::array<int64_t, kTierCount> within_ms{};  // when it was last within its limit, came nearer, or may not
   // Of this boot.
   TenantId id;
   std::vector<NamespaceId> ns;            // by space; None: never opened

@@ -131,7 +131,7 @@ MUTATIONS = {
          '    residency_.DropCopy(victim, TierKind::kDram, DropReason::kOverLimit);\n'
          '    --rounds;\n')],
     'holds-past-a-lowered-limit': [
-        (ENGINE + 'space.cc', '  tenant.stuck_over_limit = stuck;\n', '  tenant.stuck_over_limit = stuck && false;\n')],
+        (ENGINE + 'space.cc', 'tenant.stuck_on_nvme = !victim.valid();', 'tenant.stuck_on_nvme = false;')],
     'gives-away-what-is-pinned': [
         (ENGINE + 'space_takeover.cc', '    if (entry.pinned_in(TierKind::kDram)) continue;\n', '')],
     'forgets-a-namespace-that-has-blocks': [
