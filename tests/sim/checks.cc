@@ -209,7 +209,9 @@ void Simulation::OnCatalogDelete(SlotId slot) {
 
 void Simulation::CheckDrain(Life* life, const engine::TenantStats& stats) {
   const bool slow = plan_.memory_speed < kSoundSpeed || plan_.disk_speed < kSoundSpeed;
-  const bool excused = slow || in_trouble_ || plan_.disk_lies() || !node_.recovered() || life->dropping;
+  // One that came back may be on its way out still.
+  const bool excused = slow || in_trouble_ || catalog_failed_ || plan_.disk_lies() || !node_.recovered() ||
+                       life->dropping || life->was_removed;
   for (const TierKind tier : kAllTiers) {
     const size_t at = TierIndex(tier);
     const uint64_t limit = life->rules.tier(tier).limit_bytes;
