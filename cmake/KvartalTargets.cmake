@@ -1,7 +1,8 @@
 # The three ways this tree makes a target. Includes are written from the repository root ("daemon/base/check.h").
 include(GoogleTest)
 
-add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror -fno-omit-frame-pointer -g1)
+add_compile_options(-Wall -Wextra -Wshadow
+  $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> -Werror -fno-omit-frame-pointer -g1)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   add_compile_options(-Wno-restrict)  # false alarm on "literal" + std::string (GCC bug 105651)
 endif()

@@ -98,12 +98,14 @@ absl::Status Findings::status() const {
   return absl::InvalidArgumentError(text);
 }
 
-std::string JoinFindings(std::vector<std::string> findings) {
-  const size_t left_out = findings.size() - std::min(findings.size(), kYamlFindingsMax);
-  findings.resize(findings.size() - left_out);
-  std::string text = absl::StrJoin(findings, "\n");
-  if (left_out > 0) absl::StrAppend(&text, "\nand ", left_out, " more; correct these first");
-  return text;
+std::string FirstFindings(std::string_view findings) {
+  size_t end = 0;
+  for (size_t lines = 0; lines < kYamlFindingsMax && end < findings.size(); ++lines)
+    end = std::min(findings.find('\n', end), findings.size() - 1) + 1;
+  if (end == findings.size()) return std::string(findings);
+  const auto left_out = std::count(findings.begin() + static_cast<ptrdiff_t>(end), findings.end(), '\n') + 1;
+  return absl::StrCat(std::string(findings.substr(0, end)), "and ", left_out,
+                      " more, which kvartalctl policy validate tells; correct these first");
 }
 
 std::string Findings::PlaceOf(YamlPosition position) const { return absl::StrCat(file_name_, ":", position.line); }

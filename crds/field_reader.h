@@ -24,7 +24,7 @@ class Findings {
   explicit Findings(std::string file_name) : file_name_(std::move(file_name)) {}
 
   void Add(YamlPosition position, const std::string& field, const std::string& reason);
-  // OK, or InvalidArgument with a line a finding, in file order, at most kYamlFindingsMax of them.
+  // OK, or InvalidArgument with a line a finding, in file order: the first kYamlFindingsMax, and how many more.
   absl::Status status() const;
   std::string PlaceOf(YamlPosition position) const;  // "file:line"
   const std::string& file_name() const { return file_name_; }
@@ -39,8 +39,9 @@ class Findings {
   size_t left_out_ = 0;
 };
 
-// A line a finding, the first kYamlFindingsMax of them; how many there are beyond is said.
-std::string JoinFindings(std::vector<std::string> findings);
+// Of findings, a line each, the first kYamlFindingsMax: for a log, or wherever else not all are wanted. How many there
+// are beyond is said.
+std::string FirstFindings(std::string_view findings);
 
 // What a text field accepts.
 struct TextRule {

@@ -50,4 +50,11 @@ absl::StatusOr<Manifests> ParseManifests(std::string_view yaml, const std::strin
   return manifests;
 }
 
+std::string UidIn(std::string_view yaml) {
+  const absl::StatusOr<std::vector<YamlNode>> documents = ReadYaml(yaml, "");
+  if (!documents.ok() || documents->size() != 1) return "";
+  const YamlNode* metadata = documents->front().Find("metadata");
+  return metadata == nullptr ? "" : TextAt(*metadata, "uid");
+}
+
 }  // namespace kvartal::crds

@@ -18,5 +18,7 @@ struct Manifests {
 };
 
 absl::StatusOr<Manifests> ParseManifests(std::string_view yaml, const std::string& file_name);
+// metadata.uid of the one object in it, whatever else is wrong with that; "" when it has none.
+std::string UidIn(std::string_view yaml);
 
 }  // namespace kvartal::crds

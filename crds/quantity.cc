@@ -1,10 +1,12 @@
 #include "crds/quantity.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/limits.h"
+#include "daemon/base/units.h"
 
 namespace kvartal::crds {
 namespace {
@@ -82,6 +84,14 @@ absl::StatusOr<Quantity> ParseQuantity(std::string_view text) {
     return quantity;
   }
   return Refuse(text, absl::StrCat("is not a size; allowed: ", kAllowed));
+}
+
+std::string ShownBytes(uint64_t bytes) {
+  constexpr std::pair<uint64_t, const char*> kUnits[] = {{kTiB, "Ti"}, {kGiB, "Gi"}, {kMiB, "Mi"}, {kKiB, "Ki"}};
+  for (const auto& [factor, name] : kUnits) {
+    if (bytes >= factor && bytes % factor == 0) return absl::StrCat(bytes / factor, name);
+  }
+  return absl::StrCat(bytes, " bytes");
 }
 
 }  // namespace kvartal::crds

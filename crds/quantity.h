@@ -20,5 +20,7 @@ struct Quantity {
 
 // InvalidArgument says what is allowed. No floats, no negative values, no overflow.
 absl::StatusOr<Quantity> ParseQuantity(std::string_view text);
+// As people write it: "512Mi" where that is exact.
+std::string ShownBytes(uint64_t bytes);
 
 }  // namespace kvartal::crds

@@ -210,6 +210,7 @@ void ClientCore::OnDurable(void (*callback)(void*, uint64_t), void* context) {
 kv_status ClientCore::OpenNamespace(const uint8_t* digest, const kv_layout& layout, kv_namespace* ns,
                                     const Deadline& deadline) {
   for (size_t i = 0; i < namespaces_.size(); ++i) {
+    if (!namespaces_[i].open) continue;
     if (std::memcmp(namespaces_[i].digest.data(), digest, KV_DIGEST_BYTES) != 0) continue;
     if (std::memcmp(&namespaces_[i].layout, &layout, sizeof(layout)) != 0) {
       return Fail(KV_INVALID_ARGUMENT,
@@ -219,28 +220,47 @@ kv_status ClientCore::OpenNamespace(const uint8_t* digest, const kv_layout& layo
     Namespace* ignored;
     return Ready(*ns, deadline, &ignored);
   }
-  if (namespaces_.size() >= kNamespacesPerTenantMax) {
-    return Fail(KV_REFUSED, "a client may open " + std::to_string(kNamespacesPerTenantMax) + " namespaces");
+  const auto unused =
+      std::find_if(namespaces_.begin(), namespaces_.end(), [](const Namespace& each) { return !each.open; });
+  const auto number = static_cast<kv_namespace>(unused - namespaces_.begin());
+  if (number >= kNamespacesPerTenantMax) {
+    return Fail(KV_REFUSED, "a client may have " + std::to_string(kNamespacesPerTenantMax) + " namespaces open");
   }
-  Namespace& added = namespaces_.emplace_back();
+  if (number == namespaces_.size()) namespaces_.emplace_back();
+  Namespace& added = namespaces_[number];
+  added.open = true;
   std::memcpy(added.digest.data(), digest, KV_DIGEST_BYTES);
   added.layout = layout;
   Namespace* ignored;
-  const kv_status status = Ready(static_cast<kv_namespace>(namespaces_.size() - 1), deadline, &ignored);
+  const kv_status status = Ready(number, deadline, &ignored);
   // Without a daemon the number is good all the same: it is opened when one appears.
-  if (status != KV_OK && status != KV_UNAVAILABLE) {
-    namespaces_.pop_back();
-    return status;
+  if (status == KV_OK || status == KV_UNAVAILABLE) {
+    *ns = number;
+  } else {
+    added = Namespace();
   }
-  *ns = static_cast<kv_namespace>(namespaces_.size() - 1);
   return status;
 }
 
-kv_status ClientCore::Ready(kv_namespace ns, const Deadline& deadline, Namespace** found) {
-  if (ns >= namespaces_.size()) {
-    return Fail(KV_INVALID_ARGUMENT,
-                "no namespace " + std::to_string(ns) + " of this client: kv_open_namespace gives them");
+kv_status ClientCore::CloseNamespace(kv_namespace ns) {
+  if (!IsOpen(ns)) return FailUnopened(ns);
+  Namespace& closed = namespaces_[ns];
+  // A daemon that does not hear of it ends it with the session.
+  if (connected() && closed.session_serial == session_serial_) {
+    session_->NewRequest()->mutable_close_namespace()->set_ns(closed.remote);
+    session_->Tell();
   }
+  closed = Namespace();
+  return KV_OK;
+}
+
+kv_status ClientCore::FailUnopened(kv_namespace ns) {
+  return Fail(KV_INVALID_ARGUMENT,
+              "no namespace " + std::to_string(ns) + " of this client: kv_open_namespace gives them");
+}
+
+kv_status ClientCore::Ready(kv_namespace ns, const Deadline& deadline, Namespace** found) {
+  if (!IsOpen(ns)) return FailUnopened(ns);
   if (const kv_status status = Connect(deadline); status != KV_OK) return status;
   *found = &namespaces_[ns];
   return (*found)->session_serial == session_serial_ ? KV_OK : OpenRemote(*found, deadline);

@@ -34,6 +34,7 @@ class ClientCore {
   // The first attach. KV_NOT_FOUND when the group to join is unknown; later attaches make a new one then.
   kv_status Attach(const Deadline& deadline);
   kv_status OpenNamespace(const uint8_t* digest, const kv_layout& layout, kv_namespace* ns, const Deadline& deadline);
+  kv_status CloseNamespace(kv_namespace ns);
 
   kv_status Lookup(kv_namespace ns, const uint8_t* keys, uint32_t count, uint64_t prompt_tokens, kv_lease** lease,
                    uint32_t* matched, uint64_t* request, const Deadline& deadline);
@@ -44,6 +45,7 @@ class ClientCore {
                    const Deadline& deadline);
   void Release(kv_lease* lease, uint32_t count);
   kv_status Pin(const kv_lease* lease, uint64_t until_wall_ms, const Deadline& deadline);
+  kv_status Hint(const kv_lease* lease, kv_hint_what what);
   kv_status Renew(const Deadline& deadline);
 
   kv_status Reserve(const kv_reserve_args& args, kv_slot* slots, const Deadline& deadline);
@@ -65,13 +67,18 @@ class ClientCore {
 
  private:
   struct Namespace {
-    std::array<uint8_t, KV_DIGEST_BYTES> digest;
-    kv_layout layout;
+    bool open = false;  // by the program
+    std::array<uint8_t, KV_DIGEST_BYTES> digest{};
+    kv_layout layout{};
     uint64_t session_serial = 0;  // where `remote` and what follows hold
     uint32_t remote = 0;
     uint32_t slot_bytes = 0;
     uint32_t shard_stride_bytes = 0;
   };
+
+  bool IsOpen(kv_namespace ns) const { return ns < namespaces_.size() && namespaces_[ns].open; }
+
+  kv_status FailUnopened(kv_namespace ns);
 
   // --- session (client_core.cc)
   kv_status Connect(const Deadline& deadline);

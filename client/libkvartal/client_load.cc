@@ -1,4 +1,4 @@
-// The load path of a client: Lookup, Load, Release, Pin, Renew.
+// The load path of a client: Lookup, Load, Release, Pin, Hint, Renew.
 #include <algorithm>
 #include <utility>
 
@@ -216,6 +216,14 @@ kv_status ClientCore::Pin(const kv_lease* lease, uint64_t until_wall_ms, const D
   pin->set_until_wall_ms(until_wall_ms);
   if (const kv_status status = Exchange(deadline); status != KV_OK) return status;
   return session_->answer().has_pinned() ? KV_OK : Violation("it answered something else to Pin");
+}
+
+kv_status ClientCore::Hint(const kv_lease* lease, kv_hint_what what) {
+  if (const kv_status status = CheckLease(lease); status != KV_OK) return status;
+  wire::Hint* hint = session_->NewRequest()->mutable_hint();
+  hint->set_lease(lease->id);
+  hint->set_what(what == KV_HINT_ENDED ? wire::Hint::ENDED : wire::Hint::WAITING);
+  return session_->Tell() ? KV_OK : Fail(KV_UNAVAILABLE, "the daemon takes no more requests now");
 }
 
 kv_status ClientCore::Renew(const Deadline& deadline) {

@@ -15,7 +15,7 @@ constexpr kv_slot kNoSlot = {nullptr, 0, KV_SLOT_REFUSED};
 
 kv_status ClientCore::Reserve(const kv_reserve_args& args, kv_slot* slots, const Deadline& deadline) {
   std::fill_n(slots, args.count, kNoSlot);
-  if (args.ns < namespaces_.size() && args.shard >= namespaces_[args.ns].layout.shard_count) {
+  if (IsOpen(args.ns) && args.shard >= namespaces_[args.ns].layout.shard_count) {
     return Fail(KV_INVALID_ARGUMENT, "shard " + std::to_string(args.shard) + " of a namespace with " +
                                          std::to_string(namespaces_[args.ns].layout.shard_count) + " shards");
   }

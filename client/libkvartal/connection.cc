@@ -41,7 +41,7 @@ std::string ConnectAdvice(int error) {
     case EACCES:
       return " (this user may not open the socket: check its mode and group)";
     case EPROTOTYPE:
-      return " (the socket is of another kind: not a kvartald's)";
+      return " (not a socket for clients: kvartald's admin socket, for example, is for kvartalctl alone)";
     case EAGAIN:
       return " (kvartald does not accept connections)";
     default:

@@ -171,6 +171,10 @@ kv_status kv_open_namespace(kv_client* client, const uint8_t digest[KV_DIGEST_BY
   });
 }
 
+kv_status kv_close_namespace(kv_client* client, kv_namespace ns) {
+  return Guarded(client, [&](ClientCore& core) { return core.CloseNamespace(ns); });
+}
+
 kv_status kv_lookup(kv_client* client, kv_namespace ns, const uint8_t* keys, uint32_t count, uint64_t prompt_tokens,
                     kv_lease** lease, uint32_t* matched, uint64_t* request, uint32_t deadline_ms) {
   if (lease != nullptr) *lease = nullptr;
@@ -243,6 +247,15 @@ kv_status kv_pin(kv_client* client, kv_lease* lease, uint64_t until_wall_ms, uin
   return Guarded(client, [&](ClientCore& core) {
     if (lease == nullptr) return BadArgument(core, "lease must not be NULL");
     return core.Pin(lease, until_wall_ms, DeadlineOf(deadline_ms));
+  });
+}
+
+kv_status kv_hint(kv_client* client, const kv_lease* lease, kv_hint_what what) {
+  return Guarded(client, [&](ClientCore& core) {
+    if (lease == nullptr) return BadArgument(core, "lease must not be NULL");
+    if (what != KV_HINT_ENDED && what != KV_HINT_WAITING)
+      return BadArgument(core, "what is neither KV_HINT_ENDED nor KV_HINT_WAITING");
+    return core.Hint(lease, what);
   });
 }
 

@@ -91,12 +91,16 @@ typedef struct kv_layout {
   uint32_t shard_bytes;      /* bytes of one shard; a block is at most 32 MiB */
 } kv_layout;
 
-typedef uint32_t kv_namespace; /* of this client; survives reconnects */
+typedef uint32_t kv_namespace; /* of this client, until it is closed; survives reconnects */
 
 /* `digest` names everything that makes KV incompatible: model, weights, dtype, page layout, hash seed, LoRA, engine,
  * salt. With KV_UNAVAILABLE *ns is good all the same: it is opened when a daemon appears. */
 KV_API kv_status kv_open_namespace(kv_client* client, const uint8_t digest[KV_DIGEST_BYTES], const kv_layout* layout,
                                    kv_namespace* ns, uint32_t deadline_ms);
+/* Nothing is asked about it any more, and its number may be another's. When nobody on this node has the digest open its
+ * blocks stay, and are the first to go. Leases and slots of it last as others do. Waits for nothing. A client may have
+ * 256 namespaces open, so may a tenant on a node. */
+KV_API kv_status kv_close_namespace(kv_client* client, kv_namespace ns);
 
 /* ---- load path */
 
@@ -147,6 +151,12 @@ KV_API kv_status kv_borrow(kv_client* client, kv_namespace ns, uint64_t id, uint
                            kv_lease** lease, uint32_t deadline_ms);
 /* Keeps every block of the lease resident until `until_wall_ms` (ms since 1970). */
 KV_API kv_status kv_pin(kv_client* client, kv_lease* lease, uint64_t until_wall_ms, uint32_t deadline_ms);
+/* What is known of the conversation whose chain the lease holds, looked up from its first block to its last: advice for
+ * what is evicted. KV_HINT_ENDED: nobody will ask for it again; its blocks go first, but for those that other chains
+ * share, until somebody asks for them. KV_HINT_WAITING: for a tool or a person, and it comes back; its blocks and their
+ * TTL count as asked for now. Waits for nothing. */
+typedef enum kv_hint_what { KV_HINT_ENDED = 1, KV_HINT_WAITING = 2 } kv_hint_what;
+KV_API kv_status kv_hint(kv_client* client, const kv_lease* lease, kv_hint_what what);
 /* Makes every lease of this engine group live on. The background thread does it by itself for the leases of its client;
  * for tests and stopped processes. */
 KV_API kv_status kv_renew(kv_client* client, uint32_t deadline_ms);

@@ -53,6 +53,7 @@ class Lease {
   kv_status Pin(uint64_t until_wall_ms, uint32_t deadline_ms) {
     return kv_pin(client_, lease_, until_wall_ms, deadline_ms);
   }
+  kv_status Hint(kv_hint_what what) { return kv_hint(client_, lease_, what); }
   // The first `count` blocks that are left; the lease ends with its last one.
   void ReleaseFront(uint32_t count) {
     if (count == 0) return;
@@ -114,6 +115,8 @@ class Client {
     out.status = kv_open_namespace(client_, digest.data(), &layout, &out.ns, deadline_ms);
     return out;
   }
+
+  kv_status CloseNamespace(kv_namespace ns) { return kv_close_namespace(client_, ns); }
 
   struct Found {
     kv_status status = KV_UNAVAILABLE;

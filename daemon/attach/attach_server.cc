@@ -107,7 +107,7 @@ void AttachServer::OnAccepted(UniqueFd fd, const Door& door) {
     return EndSession(session);
   }
   session->watched_events = EPOLLIN;
-  deadlines_.push_back({now_ns + int64_t{kAttachDeadlineMs} * kNsPerMs, session->id()});
+  deadlines_.push_back({now_ns + int64_t{kAttachDeadlineMs} * kNsPerMs, session->id(), Deadline::For::kAttach});
 }
 
 void AttachServer::RefuseConnection(UniqueFd fd, const PeerCredentials& peer, const Attestation& who,
@@ -232,8 +232,13 @@ void AttachServer::EndSession(Session* session) {
   if (EngineGroup* group = ended->group; group != nullptr) {
     engine_->EndSession(ended->id());
     std::erase(group->sessions, ended.get());
-    if (group->sessions.empty()) EndGroup(group, seen_ns);
+    if (group->sessions.empty()) {
+      EndGroup(group, seen_ns);
+    } else {
+      request_path_.AbortFillsOf(ended->id(), group);
+    }
   }
+  for (const uint32_t ns : ended->namespaces) engine_->CloseNamespace(NamespaceId(ns));
   ended->DiscardUnread();
 }
 
@@ -241,7 +246,6 @@ void AttachServer::EndGroup(EngineGroup* group, int64_t seen_ns) {
   const std::unique_ptr<EngineGroup> ended = groups_.Remove(group->id);
   const size_t aborted = engine_->AbortGroup(ended->id);
   ended->leases.ReleaseAll([this](std::span<const engine::Hold> blocks) { engine_->Release(blocks); });
-  for (const uint32_t ns : ended->namespaces) engine_->CloseNamespace(NamespaceId(ns));
   ++counters_.reclaims;
   counters_.reclaimed_blocks += aborted;
   std::vector<uint32_t>& recent = counters_.recent_reclaim_us;
@@ -337,14 +341,12 @@ void AttachServer::Tick() {
 void AttachServer::CheckDeadlines() {
   const int64_t now_ns = clock_->MonotonicNs();
   while (!deadlines_.empty() && deadlines_.front().due_ns <= now_ns) {
-    Session* session = sessions_.Find(deadlines_.front().session);
+    const Deadline due = deadlines_.front();
     deadlines_.pop_front();
+    Session* session = sessions_.Find(due.session);
     if (session == nullptr) continue;
-    if (session->group == nullptr) {
-      session->Cut(CutReason::kSilent);
-    } else if (session->grant_unacked) {
-      session->Cut(CutReason::kUnacked);
-    }
+    if (due.what == Deadline::For::kAttach && session->group == nullptr) session->Cut(CutReason::kSilent);
+    if (due.what == Deadline::For::kGrantAck && session->grant_unacked) session->Cut(CutReason::kUnacked);
     if (!session->alive()) EndSession(session);
   }
 }

@@ -171,6 +171,7 @@ class AttachServer : private engine::EngineObserver {
   struct Deadline {
     int64_t due_ns;
     SessionId session;
+    enum class For : uint8_t { kAttach, kGrantAck } what;
   };
   std::deque<Deadline> deadlines_;  // all deadlines are equally long, so the front is the next one due
 

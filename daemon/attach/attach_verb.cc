@@ -147,7 +147,8 @@ void AttachServer::GrantMemory(Session* session, const engine::DomainMemory& mem
   const size_t told = FillFirstGrant(memory, frame.mutable_memory_grant(), &fds);
   session->Send(&codec_, frame, fds);
   session->grant_unacked = true;
-  deadlines_.push_back({clock_->MonotonicNs() + int64_t{kAttachDeadlineMs} * kNsPerMs, session->id()});
+  deadlines_.push_back(
+      {clock_->MonotonicNs() + int64_t{kAttachDeadlineMs} * kNsPerMs, session->id(), Deadline::For::kGrantAck});
   for (size_t i = told; i < memory.granted.size(); ++i) session->HoldGranted(memory.granted[i]);
   session->TellHeld(&codec_);
 }

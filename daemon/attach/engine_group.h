@@ -1,5 +1,5 @@
-// All sessions (scheduler, workers) of one engine instance of one tenant on this node. What is leased, reserved and
-// opened is the group's, not a session's: one session may reserve and another commit.
+// All sessions (scheduler, workers) of one engine instance of one tenant on this node. What is leased and reserved is
+// the group's: one session may reserve and another commit. What a session opened is its own.
 // Confined to the engine loop.
 // Invariants: every session of a group is of one tenant, attested the same way; a group without sessions does not
 // exist.
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
 #include "daemon/attach/lease_table.h"
 #include "daemon/base/ids.h"
 
@@ -29,16 +29,20 @@ struct EngineGroup {
               int64_t lease_ns);
 
   bool MayFill(size_t blocks) const;
-  bool Opened(uint32_t ns) const { return namespaces.contains(ns); }
 
   const GroupId id;
   const std::string name;  // 16 random bytes: who knows them and is of the tenant may join
   const TenantId tenant;
   const std::string attestor;
   LeaseTable leases;
-  absl::flat_hash_set<uint32_t> namespaces;  // that a session of this group opened
-  absl::flat_hash_set<uint64_t> filling;     // reservations that are granted and neither visible nor aborted
-  size_t reserving_blocks = 0;               // asked of the engine and not yet answered
+  // A shard that is reserved and not committed, and whose session may still write it.
+  struct Writer {
+    SessionId session;
+    uint32_t shard = 0;
+  };
+  using Writers = absl::InlinedVector<Writer, 1>;
+  absl::flat_hash_map<uint64_t, Writers> filling;  // by reservation: those that are neither visible nor aborted
+  size_t reserving_blocks = 0;                     // asked of the engine and not yet answered
   std::vector<Session*> sessions;
 };
 

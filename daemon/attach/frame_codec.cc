@@ -30,6 +30,8 @@ Verb VerbOf(const ClientFrame& frame, int* count) {
   see(frame.has_detach(), Verb::kDetach);
   see(frame.has_grant_ack(), Verb::kGrantAck);
   see(frame.has_pin(), Verb::kPin);
+  see(frame.has_close_namespace(), Verb::kCloseNamespace);
+  see(frame.has_hint(), Verb::kHint);
   return verb;
 }
 
@@ -113,6 +115,8 @@ const char* CheckArguments(const ClientFrame& frame, Verb verb) {
     case Verb::kDetach:
     case Verb::kGrantAck:
     case Verb::kPin:
+    case Verb::kCloseNamespace:
+    case Verb::kHint:
       return nullptr;
   }
   return nullptr;

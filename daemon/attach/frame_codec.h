@@ -34,6 +34,8 @@ enum class Verb : uint8_t {
   kDetach,
   kGrantAck,
   kPin,
+  kCloseNamespace,
+  kHint,
 };
 
 // What Parse made of a packet.

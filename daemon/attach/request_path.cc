@@ -49,8 +49,12 @@ void RequestPath::Handle(Session* session, Verb verb) {
       return Renew(session);
     case Verb::kPin:
       return Pin(session);
+    case Verb::kHint:
+      return Hint(session);
     case Verb::kOpenNamespace:
       return OpenNamespace(session);
+    case Verb::kCloseNamespace:
+      return CloseNamespace(session);
     case Verb::kNone:
     case Verb::kAttach:
     case Verb::kDetach:
@@ -63,6 +67,11 @@ void RequestPath::SendError(Session* session, v1::Error::Code code, std::string_
                             std::string_view refusal) {
   ++parts_.stats->errors;
   session->SendError(parts_.codec, request_id(), code, message, refusal);
+}
+
+void RequestPath::Refuse(Session* session, policy::Refusal reason, std::string_view message) {
+  parts_.engine->NoteRefusal(session->group->tenant, reason);
+  SendError(session, Code::REFUSED, message, RefusalName(reason));
 }
 
 Lease* RequestPath::LeaseOf(Session* session, uint64_t id) {
@@ -78,29 +87,27 @@ Lease* RequestPath::LeaseOf(Session* session, uint64_t id) {
 }
 
 bool RequestPath::NamespaceIsOpen(Session* session, uint32_t ns) {
-  if (session->group->Opened(ns)) return true;
+  if (session->namespaces.contains(ns)) return true;
   ++parts_.stats->not_found;
   SendError(session, Code::NOT_FOUND,
-            absl::StrCat("namespace ", ns, " was not opened by this group: send OpenNamespace first"));
+            absl::StrCat("namespace ", ns, " is not open in this session: send OpenNamespace first"));
   return false;
 }
 
 bool RequestPath::MayLease(Session* session, const Lease* lease, size_t blocks) {
   const LeaseTable& leases = session->group->leases;
   if ((lease != nullptr || leases.MayCreate()) && leases.MayAppend(blocks)) return true;
-  SendError(session, Code::REFUSED,
-            absl::StrCat("this engine group holds ", leases.leases(), " leases with ", leases.leased_blocks(),
-                         " blocks, as many as it may: release some"),
-            RefusalName(policy::Refusal::kGroupLimit));
+  Refuse(session, policy::Refusal::kGroupLimit,
+         absl::StrCat("this engine group holds ", leases.leases(), " leases with ", leases.leased_blocks(),
+                      " blocks, as many as it may: release some"));
   return false;
 }
 
 bool RequestPath::MayWait(Session* session) {
   if (session->pending_requests < kPendingPerSessionMax) return true;
-  SendError(
-      session, Code::REFUSED,
-      absl::StrCat(kPendingPerSessionMax, " requests of this session wait for their answers already: await some first"),
-      RefusalName(policy::Refusal::kQueueFull));
+  Refuse(session, policy::Refusal::kQueueFull,
+         absl::StrCat(kPendingPerSessionMax,
+                      " requests of this session wait for their answers already: await some first"));
   return false;
 }
 
@@ -111,20 +118,28 @@ void RequestPath::OpenNamespace(Session* session) {
   const ModelLayout layout{in.tokens_per_block(), in.shard_count(), in.shard_bytes()};
   const auto ns = parts_.engine->OpenNamespace(session->group->tenant, digest, layout);
   if (!ns.ok()) {
-    const bool full = ns.status().code() == absl::StatusCode::kResourceExhausted;
-    const absl::string_view message = ns.status().message();
-    return SendError(session, full ? Code::REFUSED : Code::BAD_ARGUMENT,
-                     std::string_view(message.data(), message.size()),
-                     full ? RefusalName(policy::Refusal::kTenantLimit) : "");
+    const std::string_view message(ns.status().message().data(), ns.status().message().size());
+    if (ns.status().code() != absl::StatusCode::kResourceExhausted)
+      return SendError(session, Code::BAD_ARGUMENT, message);
+    return Refuse(session, policy::Refusal::kTenantLimit, message);
   }
-  // Counted once a group, however often its sessions open it.
-  if (!session->group->namespaces.insert(ns->value()).second) parts_.engine->CloseNamespace(*ns);
+  // Counted once a session, however often it opens it.
+  if (!session->namespaces.insert(ns->value()).second) parts_.engine->CloseNamespace(*ns);
   ServerFrame& reply = parts_.codec->NewReply(request_id());
   v1::NamespaceOpened* out = reply.mutable_namespace_opened();
   out->set_ns(ns->value());
   out->set_slot_bytes(layout.SlotBytes());
   out->set_shard_stride_bytes(layout.ShardStrideBytes());
   session->Send(parts_.codec, reply);
+}
+
+void RequestPath::CloseNamespace(Session* session) {
+  const uint32_t ns = parts_.codec->frame().close_namespace().ns();
+  if (session->namespaces.erase(ns) == 0) {
+    ++parts_.stats->not_found;
+    return;
+  }
+  parts_.engine->CloseNamespace(NamespaceId(ns));
 }
 
 void RequestPath::Lookup(Session* session) {
@@ -267,10 +282,9 @@ void RequestPath::Reserve(Session* session) {
                      absl::StrCat("shard ", in.shard(), " is not below the namespace's shard_count ", shard_count));
   }
   if (!group->MayFill(keys.size())) {
-    return SendError(session, Code::REFUSED,
-                     absl::StrCat("this engine group is filling ", group->filling.size() + group->reserving_blocks,
-                                  " blocks, and may fill ", kFillingBlocksPerGroupMax, ": commit or abort some"),
-                     RefusalName(policy::Refusal::kGroupLimit));
+    return Refuse(session, policy::Refusal::kGroupLimit,
+                  absl::StrCat("this engine group is filling ", group->filling.size() + group->reserving_blocks,
+                               " blocks, and may fill ", kFillingBlocksPerGroupMax, ": commit or abort some"));
   }
   if (!MayWait(session)) return;
   engine::ReserveRequest request;
@@ -284,28 +298,27 @@ void RequestPath::Reserve(Session* session) {
   request.deadline_ms = in.deadline_ms();
   ++session->pending_requests;
   group->reserving_blocks += keys.size();
-  parts_.engine->Reserve(request, [this, alive = parts_.alive, id = session->id(), group_id = group->id,
-                                   rid = request_id(), asked = keys.size()](std::vector<engine::ReservedBlock> blocks) {
-    if (!alive.expired()) OnReserved(id, group_id, rid, asked, std::move(blocks));
+  const Asked asked{session->id(), group->id, request_id(), in.shard(), keys.size()};
+  parts_.engine->Reserve(request, [this, alive = parts_.alive, asked](std::vector<engine::ReservedBlock> blocks) {
+    if (!alive.expired()) OnReserved(asked, std::move(blocks));
   });
 }
 
-void RequestPath::OnReserved(SessionId id, GroupId group_id, uint64_t request_id, size_t asked,
-                             std::vector<engine::ReservedBlock> blocks) {
-  EngineGroup* group = parts_.groups->Find(group_id);
+void RequestPath::OnReserved(const Asked& asked, std::vector<engine::ReservedBlock> blocks) {
+  EngineGroup* group = parts_.groups->Find(asked.group);
   if (group == nullptr) return;  // the engine aborted all that the group was filling
-  group->reserving_blocks -= asked;
-  Session* session = parts_.sessions->Find(id);
+  group->reserving_blocks -= asked.blocks;
+  Session* session = parts_.sessions->Find(asked.session);
   if (session == nullptr || !session->alive()) {
     for (const engine::ReservedBlock& block : blocks) {
-      if (block.outcome == engine::ReserveOutcome::kGranted) orphans_.emplace_back(group_id, block.reservation);
+      if (block.outcome == engine::ReserveOutcome::kGranted) orphans_.emplace_back(asked.group, block.reservation);
     }
     if (!orphans_.empty()) parts_.orphaned();
     return;
   }
   --session->pending_requests;
   session->TellHeld(parts_.codec);  // ranges granted for this very Reserve are told before it is answered
-  ServerFrame& reply = parts_.codec->NewReply(request_id);
+  ServerFrame& reply = parts_.codec->NewReply(asked.request_id);
   v1::Reserved* out = reply.mutable_reserved();
   std::string* outcomes = out->mutable_outcomes();
   outcomes->resize(blocks.size());
@@ -315,7 +328,7 @@ void RequestPath::OnReserved(SessionId id, GroupId group_id, uint64_t request_id
     const engine::ReservedBlock& block = blocks[i];
     const bool granted = block.outcome == engine::ReserveOutcome::kGranted;
     (*outcomes)[i] = static_cast<char>(block.outcome);
-    if (granted) group->filling.insert(block.reservation.value());
+    if (granted) group->filling[block.reservation.value()].push_back({asked.session, asked.shard});
     if (reason == policy::Refusal::kNone) reason = block.reason;
     out->mutable_reservations()->AddAlreadyReserved(granted ? block.reservation.value() : 0);
   }
@@ -335,6 +348,11 @@ void RequestPath::Commit(Session* session) {
     outcomes_.push_back(static_cast<char>(outcome));
     // Not at kNotFilling: a shard that was not reserved, or is there already, leaves the block filling.
     if (outcome == engine::CommitOutcome::kVisible) group->filling.erase(reservation);
+    if (outcome == engine::CommitOutcome::kShardStored) {
+      EngineGroup::Writers& writers = group->filling[reservation];
+      const auto wrote = [&](const EngineGroup::Writer& writer) { return writer.shard == in.shard(); };
+      writers.erase(std::remove_if(writers.begin(), writers.end(), wrote), writers.end());
+    }
     if (outcome == engine::CommitOutcome::kNotFilling) ++parts_.stats->not_found;
     if (outcome == engine::CommitOutcome::kNotYours) ++parts_.stats->not_yours;
   }
@@ -395,6 +413,33 @@ void RequestPath::Pin(Session* session) {
   ServerFrame& reply = parts_.codec->NewReply(request_id());
   reply.mutable_pinned();
   session->Send(parts_.codec, reply);
+}
+
+void RequestPath::Hint(Session* session) {
+  const v1::Hint& in = parts_.codec->frame().hint();
+  const Lease* lease = session->group->leases.Find(LeaseId(in.lease()));
+  if (lease == nullptr) {
+    ++parts_.stats->not_found;  // as with a Release
+  } else if (in.what() == v1::Hint::ENDED) {
+    parts_.engine->Hint(lease->left(), policy::SessionHint::kEnded);
+  } else if (in.what() == v1::Hint::WAITING) {
+    parts_.engine->Hint(lease->left(), policy::SessionHint::kWaiting);
+  }
+}
+
+void RequestPath::AbortFillsOf(SessionId session, EngineGroup* group) {
+  std::vector<ReservationId> fills;
+  for (const auto& [reservation, writers] : group->filling) {
+    const bool of_it = std::any_of(writers.begin(), writers.end(),
+                                   [&](const EngineGroup::Writer& writer) { return writer.session == session; });
+    if (of_it) fills.emplace_back(reservation);
+  }
+  std::sort(fills.begin(), fills.end());
+  // Other ranks may have their shards there: they will be told that nothing is being filled.
+  for (const ReservationId reservation : fills) {
+    group->filling.erase(reservation.value());
+    parts_.engine->Abort(group->id, reservation);
+  }
 }
 
 void RequestPath::AbortOrphans() {

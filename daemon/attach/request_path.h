@@ -1,8 +1,8 @@
 // The verbs of an attached session: a frame in, the engine asked, an answer out. Lookup -> Load -> Release and
-// Reserve -> Commit or Abort, with Renew, Pin and OpenNamespace beside them.
+// Reserve -> Commit or Abort, with Renew, Pin, Hint and OpenNamespace beside them.
 // Confined to the engine loop.
-// Invariants: namespaces, leases and reservations are those of the session's own group; every verb that has an
-// answer gets exactly one, unless its session ends first; Lookup and Release allocate nothing once warm.
+// Invariants: namespaces are those the session opened, leases and reservations those of its own group; every verb that
+// has an answer gets exactly one, unless its session ends first; Lookup and Release allocate nothing once warm.
 #pragma once
 
 #include <functional>
@@ -42,9 +42,12 @@ class RequestPath {
   void SendError(Session* session, v1::Error::Code code, std::string_view message, std::string_view refusal = "");
   // Slots that were granted for a session that had ended meanwhile: nobody knows them, so they are aborted.
   void AbortOrphans();
+  // A session of the group has ended: what it reserved and did not commit, nobody will.
+  void AbortFillsOf(SessionId session, EngineGroup* group);
 
  private:
   void OpenNamespace(Session* session);
+  void CloseNamespace(Session* session);
   void Lookup(Session* session);
   void Load(Session* session);
   void LoadAhead(Session* session);
@@ -59,15 +62,24 @@ class RequestPath {
   void Abort(Session* session);
   void Renew(Session* session);
   void Pin(Session* session);
+  void Hint(Session* session);
 
   // nullptr when answered with an error.
   Lease* LeaseOf(Session* session, uint64_t id);
   bool NamespaceIsOpen(Session* session, uint32_t ns);
+  // Answers with a refusal that the engine did not make, and has it counted with those.
+  void Refuse(Session* session, policy::Refusal reason, std::string_view message);
   // False when answered with a refusal.
   bool MayLease(Session* session, const Lease* lease, size_t blocks);
   bool MayWait(Session* session);
-  void OnReserved(SessionId id, GroupId group_id, uint64_t request_id, size_t asked,
-                  std::vector<engine::ReservedBlock> blocks);
+  struct Asked {
+    SessionId session;
+    GroupId group;
+    uint64_t request_id = 0;
+    uint32_t shard = 0;
+    size_t blocks = 0;
+  };
+  void OnReserved(const Asked& asked, std::vector<engine::ReservedBlock> blocks);
   // The leases a Load hands over: the lease it was for takes them, or they are given back.
   void TakeOver(GroupId group_id, LeaseId lease_id, uint32_t first, std::span<const engine::BlockPlace> places);
   void OnLoaded(SessionId id, uint64_t request_id, uint32_t first, const engine::CacheEngine::LoadResult& result);

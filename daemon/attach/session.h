@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "daemon/attach/attach_stats.h"
 #include "daemon/attach/engine_group.h"
 #include "daemon/attach/frame_codec.h"
@@ -71,7 +72,8 @@ class Session {
   std::string client;            // its own name for itself, printable
   UniqueFd peer_exit;            // pidfd, from Attach on
   bool grant_unacked = false;
-  size_t pending_requests = 0;  // Reserves and Loads under way
+  absl::flat_hash_set<uint32_t> namespaces;  // that it has open, each once
+  size_t pending_requests = 0;               // Reserves and Loads under way
   uint32_t watched_events = 0;
   bool touched = false;  // the owner looks after it at the end of the round
 

@@ -74,6 +74,11 @@ inline constexpr uint64_t kCatalogWalBytesMax = 64 * kMiB;  // what a restart re
 inline constexpr int kCatalogOpenFilesMax = 64;
 inline constexpr int kCatalogReopenSeconds = 10;    // between attempts to open a database that stopped taking writes
 inline constexpr uint32_t kCatalogSetAsideMax = 4;  // unreadable databases kept for a look: older ones are removed
+inline constexpr size_t kNodeKeysMax = 64;          // in a file: two or three while blocks of an old one are left
+inline constexpr size_t kNodeKeysBytesMax = 16 * kKiB;  // of that file: four lines of comment for each key
+inline constexpr int64_t kNodeKeysPollMs = 1000;        // between two looks at it
+inline constexpr size_t kCipherSpareBytes = 32 * kMiB;  // of memory for bytes on their way to the disk, encrypted,
+                                                        // kept for the next: as much as a fast disk has under way
 inline constexpr uint64_t kCatalogBallastBytes =
     64 * kMiB;  // given up on a full disk, so that a database can open: its log and its manifest fit many times
 
@@ -107,7 +112,11 @@ inline constexpr uint32_t kDropBlocksPerTurn = 4096;       // of a tenant that i
 inline constexpr uint32_t kEvictionsPerReserveMax = 4096;  // bound of one search for space
 inline constexpr uint32_t kDropAheadMax = 64;              // blocks dropped together for a Reserve that wants as many
 inline constexpr uint16_t kHoldsPerBlockMax = 0xffff;      // leases or holds of one block: a 16-bit count in its entry
-inline constexpr size_t kPromotionsPerTenantMax = 1024;    // NVMe reads under way
+inline constexpr uint8_t kReadErrorsPerBlockMax =
+    3;  // of the device, in a row: then the block is given up, for its place may never be read again
+inline constexpr uint32_t kDropStuckTicks =
+    300;  // without a block of a drop taking its zeros: its tenant, shut out meanwhile, waits no longer for the disk
+inline constexpr size_t kPromotionsPerTenantMax = 1024;        // NVMe reads under way
 inline constexpr int64_t kPinMsMax = 30LL * 24 * 3600 * 1000;  // a pin may last 30 days
 inline constexpr uint32_t kEmptyTicksMax = 10;  // an empty extent idle this long goes back: a second of hysteresis
 inline constexpr uint32_t kOverLimitBlocksPerTick =
@@ -124,8 +133,10 @@ inline constexpr uint64_t kGhostFadeSeconds = 64;       // misses of lost blocks
 inline constexpr uint64_t kGhostKeysMax = 1u << 20;     // a node and tier, cut evenly between tenants: about 50 MB
 inline constexpr uint64_t kGhostCapacityParts = 16;     // ghosts of a small guarantee: this part of the tier
 inline constexpr size_t kLeavingProbesMax = 64;         // extents looked at for the one that is easiest to empty
-inline constexpr uint32_t kFillTicksMax = 100;          // a fill in an extent somebody is owed ends after 10 s, as
-                                                        // a lease does
+inline constexpr uint32_t kFillTicksMax = 100;          // a fill in an extent that has to be emptied, or beside an
+                                                        // older copy on NVMe, ends after 10 s, as a lease does
+inline constexpr uint32_t kLoadTicksFree = 100;         // a Load keeps its blocks for so long, as a lease does: then as
+                                                        // long as a lease of them would be renewed
 inline constexpr uint32_t kVictimProbesMax = 4096;      // leased candidates passed over before a search gives up
 
 // --- index
@@ -148,9 +159,11 @@ inline constexpr size_t kReclaimsKept = 64;             // latest reclaim times 
 inline constexpr size_t kLeasesPerGroupMax = 4096;
 inline constexpr size_t kLeasedBlocksPerGroupMax = 1u << 20;
 inline constexpr size_t kFillingBlocksPerGroupMax = 1u << 16;
-inline constexpr size_t kNamespacesPerTenantMax = 256;
-inline constexpr size_t kUnackedFdsMax = 2;          // fds in flight to one client
-inline constexpr uint32_t kAttachDeadlineMs = 5000;  // from connect to Attach
+inline constexpr size_t kNamespacesPerTenantMax = 256;  // open at once, of a tenant or a client: an engine has a few
+inline constexpr size_t kNamespacesKeptMax = 16'384;    // of a tenant, with those nobody has open that have blocks: a
+                                                        // kilobyte each. Then no group opens another; recovery may
+inline constexpr size_t kUnackedFdsMax = 2;             // fds in flight to one client
+inline constexpr uint32_t kAttachDeadlineMs = 5000;     // from connect to Attach
 inline constexpr uint32_t kLeaseMsDefault = 10000;
 inline constexpr uint32_t kLeaseMsMax = 60000;
 inline constexpr uint32_t kFramesPerWakeMax = 64;    // one busy client yields to the others after these

@@ -1,6 +1,8 @@
-// Life of a block: Reserved -> Filling -> Committed -> (Leased | Moving) -> Gone.
-// Stored are kGone, kReserved, kFilling and kCommitted; leased and moving are read off the entry (leases, I/O under
-// way).
+// Life of a block: Reserved -> Filling -> Committed -> (Leased | Moving) -> Gone. One that is kept on NVMe, where it
+// cannot be read now, may be stored anew beside that copy: it is Reserved once more, and Committed again even if that
+// is aborted.
+// Leased and moving are no states of their own: both may be true at once, and are read off the entry (its leases, its
+// I/O under way), which Residency does before it lets a copy go.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +14,6 @@ enum class BlockState : uint8_t {
   kReserved = 1,   // charged, waiting for memory; nobody can see it
   kFilling = 2,    // a group writes it; only that group can see it
   kCommitted = 3,  // visible
-  kLeased = 4,     // visible, and some group holds it in place
-  kMoving = 5,     // visible, and a copy is being written or read
 };
 
 constexpr const char* BlockStateName(BlockState state) {
@@ -26,10 +26,6 @@ constexpr const char* BlockStateName(BlockState state) {
       return "filling";
     case BlockState::kCommitted:
       return "committed";
-    case BlockState::kLeased:
-      return "leased";
-    case BlockState::kMoving:
-      return "moving";
   }
   return "?";
 }
@@ -40,19 +36,13 @@ constexpr bool MayBecome(BlockState from, BlockState to) {
     case BlockState::kGone:
       return to == BlockState::kReserved || to == BlockState::kCommitted;  // committed: recovery from NVMe
     case BlockState::kReserved:
-      return to == BlockState::kFilling || to == BlockState::kGone;
+      return to == BlockState::kFilling || to == BlockState::kCommitted || to == BlockState::kGone;
     case BlockState::kFilling:
       return to == BlockState::kCommitted || to == BlockState::kGone;
     case BlockState::kCommitted:
-      return to == BlockState::kLeased || to == BlockState::kMoving || to == BlockState::kGone;
-    case BlockState::kLeased:
-    case BlockState::kMoving:
-      return to == BlockState::kCommitted || to == BlockState::kLeased || to == BlockState::kMoving;
+      return to == BlockState::kReserved || to == BlockState::kGone;
   }
   return false;
 }
-
-static_assert(!MayBecome(BlockState::kFilling, BlockState::kLeased), "nothing is visible before commit");
-static_assert(!MayBecome(BlockState::kLeased, BlockState::kGone), "a leased block is never taken away");
 
 }  // namespace kvartal

@@ -61,6 +61,7 @@ NodeConfig ConfigReader::Read() {
     config_.dram_bytes = SizeAt(dram, "size", kDramBytesMin, kDramBytesMax);
   });
   root_.Objects("nvme", kDisksMax, [&](FieldReader& disk) { ReadDisk(disk); });
+  config_.nvme_key_file = PathAt(root_, "nvmeKeyFile");
   ReadPolicySource();
   ReadRest();
   return std::move(config_);
@@ -165,13 +166,10 @@ void ConfigReader::ReadDisk(FieldReader& disk) {
 void ConfigReader::ReadPolicySource() {
   if (!root_.Has("policyStream")) {
     root_.Require("policyDir", "a folder of TenantKVPolicy and KVNodePool manifests; or policyStream, in a cluster");
-    config_.policy_dir = PathAt(root_, "policyDir");
-    return;
-  }
-  if (root_.Has("policyDir")) {
-    root_.Ignore({"policyDir"});
+  } else if (root_.Has("policyDir")) {
     root_.Fail("policyDir", "is given beside policyStream; policy has one source: remove one of them");
   }
+  config_.policy_dir = PathAt(root_, "policyDir");
   root_.Object("policyStream", [&](FieldReader& stream) {
     PolicyStreamConfig read;
     stream.Require("operator", "host:port of the operator's service");

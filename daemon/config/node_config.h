@@ -64,6 +64,7 @@ struct NodeConfig {
   std::optional<KubernetesConfig> kubernetes;  // none: tokens are not looked at
   uint64_t dram_bytes = 0;
   std::vector<NvmeConfig> nvme;  // none or one for now
+  std::string nvme_key_file;     // keys for tenants whose blocks are encrypted on NVMe; "": none may be
   std::string eviction = "lru";
   std::string policy_dir;  // folder of TenantKVPolicy / KVNodePool manifests, or
   std::optional<PolicyStreamConfig> policy_stream;

@@ -59,7 +59,10 @@ struct NodeView {
   std::vector<uint32_t> recent_reclaim_us;
   bool huge_pages = false;
   bool direct_io = false;
-  std::string io_engine;  // io_uring | threads; "" without an NVMe tier
+  std::string io_engine;        // io_uring | threads; "" without an NVMe tier
+  uint32_t nvme_key_id = 0;     // that blocks are encrypted under now; 0: none
+  uint32_t nvme_keys = 0;       // to decrypt by
+  std::string nvme_keys_error;  // why their file is not what is used
   std::string attach_socket;
   std::string metrics_address;
   std::string metrics_error;

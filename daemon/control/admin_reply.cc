@@ -73,6 +73,9 @@ void FillStatus(const NodeView& view, pb::StatusReply* reply) {
   reply->set_huge_pages(view.huge_pages);
   reply->set_direct_io(view.direct_io);
   reply->set_io_engine(view.io_engine);
+  reply->set_nvme_key_id(view.nvme_key_id);
+  reply->set_nvme_keys(view.nvme_keys);
+  reply->set_nvme_keys_error(view.nvme_keys_error);
   reply->set_attach_socket(view.attach_socket);
   reply->set_metrics_address(view.metrics_address);
   reply->set_metrics_error(view.metrics_error);
@@ -111,6 +114,8 @@ void FillTenants(const NodeView& view, pb::ListTenantsReply* reply) {
     out->set_demotions(stats.demotions);
     out->set_write_throughs(stats.write_throughs);
     out->set_durable_blocks(stats.durable_blocks);
+    out->set_nvme_encrypted(stats.encrypts_nvme);
+    if (stats.encrypts_nvme) out->set_nvme_key_id(view.nvme_key_id);
     for (TierKind kind : kAllTiers) FillTenantTier(stats.tiers[TierIndex(kind)], kind, out->add_tiers());
   }
 }

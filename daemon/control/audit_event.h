@@ -5,7 +5,7 @@
 //   deny      reason tenant attestor uid pid why          it is not. With `repeated`: so many more like the last one
 //                                                         told; without a tenant: of various kinds
 //   policy    version tenants                             this version is in force
-//   policy_refused  version error                         what the folder holds is refused; this version stays
+//   policy_refused  version error                         policy, or a part of it, is refused; this version holds
 //   drop      tenant                                      an admin asked for the tenant's data to be deleted
 //   drop_failed  tenant error                             not all of it is gone
 //   deletion  tenant cause outcome blocks bytes dram_bytes nvme_bytes unerased_blocks oldest_first_commit_ms resumed

@@ -12,7 +12,7 @@ DecisionWords WordsOf(policy::Refusal reason) {
               "raise the limit, pin less, or let the engine release its leases sooner"};
     case Refusal::kCapacity:
       return {"the tier was full, and nothing in it could be taken for this tenant",
-              "give the tenant a guarantee, lower the limits of others, or give the node more of this tier"};
+              "give it a guarantee, or the node more; on nvme what is free may be in parts too small for a block"};
     case Refusal::kEntryCap:
       return {"the tenant has as many blocks in the index as it may, and none of them could be given up",
               "raise spec.index.maxEntries, or use larger blocks"};
@@ -56,6 +56,9 @@ DecisionWords WordsOf(policy::Refusal reason) {
     case Refusal::kLate:
       return {"room or the disk took longer than the caller would wait",
               "look at the disk's health and load, or let callers wait longer"};
+    case Refusal::kEncryptionKeyMissing:
+      return {"the tenant's blocks have to be encrypted on NVMe, and the node has no key, so they stay in memory",
+              "put a key into nvmeKeyFile: it is read within a second; see kvartalctl doctor"};
   }
   return {"for a reason this version has no words for", "look at the daemon's log"};
 }
@@ -87,6 +90,9 @@ DecisionWords WordsOf(policy::DropReason reason) {
     case DropReason::kUnreadable:
       return {"the device failed, or gave bytes that are not the block's",
               "look at the disk: one is a defect, many are a dying device"};
+    case DropReason::kKeyMissing:
+      return {"the key that the block is encrypted under is in nvmeKeyFile no more",
+              "nothing if that was meant; else keep an old key until the NVMe TTL has passed since the newer one came"};
   }
   return {"for a reason this version has no words for", "look at the daemon's log"};
 }

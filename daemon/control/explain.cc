@@ -111,6 +111,10 @@ absl::Status FillExplain(const NodeView& view, const std::string& tenant, pb::Ex
     reply->set_max_age_ms(rules->max_age_ms);
     reply->set_max_entries(rules->max_entries);
     reply->set_max_sessions(rules->max_sessions);
+    for (const uint32_t uid : rules->uids) reply->add_subjects(absl::StrCat("uid ", uid));
+    for (const std::string& socket : rules->sockets) reply->add_subjects(absl::StrCat("socket ", socket));
+    for (const std::string& account : rules->service_accounts)
+      reply->add_subjects(absl::StrCat("service account ", account));
   }
   for (const TierKind tier : kAllTiers) FillTier(view, *stats, rules, tier, reply->add_tiers());
   FillDecisions(view, *stats, reply);

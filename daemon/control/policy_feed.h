@@ -1,12 +1,14 @@
 // Where the policy of a running daemon comes from: a folder, or the operator's stream. Reads and waits on threads of
 // its own and offers whole sets on the loop.
 // Confined to the engine loop.
-// Invariants: what Begin gives was good as a whole; an offer is one whole set, or why there is none; after StopWatching
-// nothing is offered.
+// Invariants: what Begin gives and what is offered holds together, and says what is not in it of what there was to be;
+// an offer is a set or why there is none; after StopWatching nothing is offered.
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +51,8 @@ class PolicyFeed {
   virtual void WatchKeys(OnKeys) {}
   // For whoever is at the other end, if anybody; to be called often.
   virtual void TellUse(const std::vector<TenantUse>&) {}
+  // For how long nobody has been at the other end; 0: somebody is. nullopt: there is no other end.
+  virtual std::optional<uint64_t> away_ms() const { return std::nullopt; }
   // What is wrong with the way to the other end, and what would help; "" when nothing is.
   virtual std::string note() const { return ""; }
 };

@@ -7,7 +7,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "crds/field_reader.h"
 #include "crds/grant_check.h"
 #include "crds/manifest.h"
 #include "crds/yaml_reader.h"
@@ -29,11 +28,65 @@ absl::StatusOr<crds::Manifests> ReadAll(const std::vector<std::string>& paths) {
     std::move(read->policies.begin(), read->policies.end(), std::back_inserter(all.policies));
     std::move(read->pools.begin(), read->pools.end(), std::back_inserter(all.pools));
   }
-  if (!errors.empty()) return absl::InvalidArgumentError(crds::JoinFindings(std::move(errors)));
+  if (!errors.empty()) return absl::InvalidArgumentError(absl::StrJoin(errors, "\n"));
   return all;
 }
 
-// What of `pool` holds without an operator: its capacity. The rest is said.
+// Refuses policies above their grant. A folder has no Namespace objects: of their labels only the name is known.
+absl::Status CheckGrants(const crds::NodePool& pool, const std::vector<crds::TenantPolicy>& policies,
+                         const policy::NodeCapacity& capacity, std::vector<std::string>* warnings) {
+  std::vector<std::string> idle;
+  for (size_t i = 0; i < pool.grants.size(); ++i) {
+    for (const auto& [label, value] : pool.grants[i].match_labels) {
+      if (label == crds::kNamespaceNameLabel) continue;
+      idle.push_back(absl::StrCat(pool.source, ": KVNodePool ", pool.name, ": spec.grants[", i,
+                                  "].namespaceSelector asks for the label '", label,
+                                  "': a folder has no Namespace objects, so this grant is for nobody here; use ",
+                                  crds::kNamespaceNameLabel));
+    }
+  }
+  crds::PoolCapacity of;
+  // The grants of a pool with GPUs are understood on a node that has none, too.
+  of.hbm_bytes = pool.has_hbm ? pool.hbm_per_gpu.bytes : capacity.bytes[TierIndex(TierKind::kHbm)];
+  of.dram_bytes = capacity.bytes[TierIndex(TierKind::kDram)];
+  of.nvme_bytes = capacity.bytes[TierIndex(TierKind::kNvme)];
+  std::vector<std::string> errors;
+  for (const crds::TenantPolicy& policy : policies) {
+    for (const std::string& violation :
+         crds::PolicyViolations(pool, policy, {{crds::kNamespaceNameLabel, policy.ns}}, of)) {
+      errors.push_back(absl::StrCat(policy.source, ": ", policy.ns, "/", policy.name, ": ", violation));
+    }
+  }
+  // A grant that is for nobody is the likely reason, so it is told with what it leads to.
+  std::vector<std::string>* const tell = errors.empty() ? warnings : &errors;
+  tell->insert(errors.empty() ? tell->end() : tell->begin(), idle.begin(), idle.end());
+  return errors.empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(errors, "\n"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> ManifestsIn(const std::string& folder) {
+  std::error_code error;
+  std::vector<std::string> paths;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (absl::StartsWith(name, ".") || !(absl::EndsWith(name, ".yaml") || absl::EndsWith(name, ".yml"))) continue;
+    paths.push_back((std::filesystem::path(folder) / name).string());
+  }
+  if (error) {
+    return absl::NotFoundError(absl::StrCat(folder, ": the policy folder cannot be read: ", error.message(),
+                                            "; create it, or name the one that is meant"));
+  }
+  if (paths.size() > kPolicyFilesMax) {
+    return absl::InvalidArgumentError(absl::StrCat(folder, ": ", paths.size(),
+                                                   " manifests; a policy folder may have at most ", kPolicyFilesMax,
+                                                   "; put several objects in one file"));
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
 void BoundByPool(const crds::NodePool& pool, policy::NodeCapacity* capacity, std::vector<std::string>* warnings) {
   const auto bound = [&](TierKind tier, bool stated, const crds::Quantity& size) {
     uint64_t& bytes = capacity->bytes[TierIndex(tier)];
@@ -59,34 +112,18 @@ void BoundByPool(const crds::NodePool& pool, policy::NodeCapacity* capacity, std
                                    absl::StrJoin(idle, ", spec.")));
 }
 
-// Refuses policies above their grant. A folder has no Namespace objects: of their labels only the name is known.
-absl::Status CheckGrants(const crds::NodePool& pool, const std::vector<crds::TenantPolicy>& policies,
-                         const policy::NodeCapacity& capacity, std::vector<std::string>* warnings) {
-  for (size_t i = 0; i < pool.grants.size(); ++i) {
-    for (const auto& [label, value] : pool.grants[i].match_labels) {
-      if (label == crds::kNamespaceNameLabel) continue;
-      warnings->push_back(absl::StrCat(pool.source, ": KVNodePool ", pool.name, ": spec.grants[", i,
-                                       "].namespaceSelector asks for the label '", label,
-                                       "': a folder has no Namespace objects, so this grant is for nobody here; use ",
-                                       crds::kNamespaceNameLabel));
-    }
+std::string CapacityWaits(const policy::NodeCapacity& stated, const policy::NodeCapacity& begun) {
+  std::vector<std::string> changes;
+  for (const TierKind tier : kAllTiers) {
+    const uint64_t now = stated.bytes[TierIndex(tier)], before = begun.bytes[TierIndex(tier)];
+    if (now == before) continue;
+    changes.push_back(
+        absl::StrCat(TierName(tier), " ", crds::ShownBytes(now), " instead of ", crds::ShownBytes(before)));
   }
-  crds::PoolCapacity of;
-  // The grants of a pool with GPUs are understood on a node that has none, too.
-  of.hbm_bytes = pool.has_hbm ? pool.hbm_per_gpu.bytes : capacity.bytes[TierIndex(TierKind::kHbm)];
-  of.dram_bytes = capacity.bytes[TierIndex(TierKind::kDram)];
-  of.nvme_bytes = capacity.bytes[TierIndex(TierKind::kNvme)];
-  std::vector<std::string> errors;
-  for (const crds::TenantPolicy& policy : policies) {
-    for (const std::string& violation :
-         crds::PolicyViolations(pool, policy, {{crds::kNamespaceNameLabel, policy.ns}}, of)) {
-      errors.push_back(absl::StrCat(policy.source, ": ", policy.ns, "/", policy.name, ": ", violation));
-    }
-  }
-  return errors.empty() ? absl::OkStatus() : absl::InvalidArgumentError(crds::JoinFindings(std::move(errors)));
+  return absl::StrCat("states another capacity than at the start of the daemon, which is when it is taken: ",
+                      absl::StrJoin(changes, ", "), "; restart kvartald to put it in force");
 }
 
-// Leaves each policy the one claim that is on this node's pool.
 void KeepClaimsOn(const crds::NodePool& pool, std::vector<crds::TenantPolicy>* policies,
                   std::vector<std::string>* warnings) {
   for (crds::TenantPolicy& policy : *policies) {
@@ -98,30 +135,6 @@ void KeepClaimsOn(const crds::NodePool& pool, std::vector<crds::TenantPolicy>* p
     }
     policy.pools.erase(std::remove_if(policy.pools.begin(), policy.pools.end(), elsewhere), policy.pools.end());
   }
-}
-
-}  // namespace
-
-absl::StatusOr<std::vector<std::string>> ManifestsIn(const std::string& folder) {
-  std::error_code error;
-  std::vector<std::string> paths;
-  std::filesystem::directory_iterator entry(folder, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (absl::StartsWith(name, ".") || !(absl::EndsWith(name, ".yaml") || absl::EndsWith(name, ".yml"))) continue;
-    paths.push_back((std::filesystem::path(folder) / name).string());
-  }
-  if (error) {
-    return absl::NotFoundError(absl::StrCat(folder, ": the policy folder cannot be read: ", error.message(),
-                                            "; create it or correct policyDir"));
-  }
-  if (paths.size() > kPolicyFilesMax) {
-    return absl::InvalidArgumentError(absl::StrCat(folder, ": ", paths.size(),
-                                                   " manifests; a policy folder may have at most ", kPolicyFilesMax,
-                                                   "; put several objects in one file"));
-  }
-  std::sort(paths.begin(), paths.end());
-  return paths;
 }
 
 absl::StatusOr<LoadedPolicy> LoadPolicyFiles(const std::vector<std::string>& paths,
@@ -140,6 +153,7 @@ absl::StatusOr<LoadedPolicy> LoadManifests(crds::Manifests manifests, const poli
                                                    " has KVNodePool ", manifests.pools[0].name, "; keep one of them"));
   }
   if (manifests.pools.size() == 1) {
+    loaded.pool = absl::StrCat(manifests.pools[0].source, ": KVNodePool ", manifests.pools[0].name);
     BoundByPool(manifests.pools[0], &bounded, &loaded.warnings);
     soft_cap_percent = static_cast<uint32_t>(manifests.pools[0].soft_cap_percent);
     KV_RETURN_IF_ERROR(CheckGrants(manifests.pools[0], manifests.policies, bounded, &loaded.warnings));

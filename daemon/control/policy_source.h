@@ -1,4 +1,5 @@
-// Where policy comes from. The file source reads every *.yaml of a folder as TenantKVPolicy or KVNodePool manifests.
+// Where policy comes from. The file source reads every *.yaml and *.yml of a folder as TenantKVPolicy or KVNodePool
+// manifests.
 // Confined to the thread that calls it.
 #pragma once
 
@@ -11,13 +12,20 @@
 
 namespace kvartal::crds {
 struct Manifests;
-}
+struct NodePool;
+struct TenantPolicy;
+}  // namespace kvartal::crds
 
 namespace kvartal::control {
 
 struct LoadedPolicy {
   std::shared_ptr<const policy::PolicyTable> table;
   std::vector<std::string> warnings;
+  // Of a stream, whose sets are taken tenant by tenant: what was offered and is not in force, and why; "": all is.
+  std::string refused;
+  // A KVNodePool states a capacity that is taken at the next start, and that start finds it.
+  bool capacity_waits = false;
+  std::string pool = "";  // the set's KVNodePool and where it stands; "": it has none
 };
 
 // Paths of the manifests in `folder`, sorted. Hidden names are left out: a mounted ConfigMap keeps its bookkeeping in
@@ -30,5 +38,13 @@ absl::StatusOr<LoadedPolicy> LoadPolicyFiles(const std::vector<std::string>& pat
 // What was read already.
 absl::StatusOr<LoadedPolicy> LoadManifests(crds::Manifests manifests, const policy::NodeCapacity& capacity);
 absl::StatusOr<LoadedPolicy> LoadPolicyFolder(const std::string& folder, const policy::NodeCapacity& capacity);
+
+// What of `pool` holds on a node: its capacity. The rest is said.
+void BoundByPool(const crds::NodePool& pool, policy::NodeCapacity* capacity, std::vector<std::string>* warnings);
+// Why a capacity that is stated is not in force: what differs.
+std::string CapacityWaits(const policy::NodeCapacity& stated, const policy::NodeCapacity& begun);
+// Leaves each policy the one claim that is on this node's pool.
+void KeepClaimsOn(const crds::NodePool& pool, std::vector<crds::TenantPolicy>* policies,
+                  std::vector<std::string>* warnings);
 
 }  // namespace kvartal::control

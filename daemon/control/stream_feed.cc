@@ -14,15 +14,6 @@ namespace {
 
 using sync::v1::NodeMessage;
 
-std::string CutReason(const absl::Status& why) {
-  std::string reason(why.message());
-  if (reason.empty()) reason = why.ToString();
-  size_t end = std::min(reason.size(), kRejectReasonBytesMax);
-  while (end < reason.size() && end > 0 && (static_cast<unsigned char>(reason[end]) & 0xc0) == 0x80) --end;
-  reason.resize(end);
-  return reason;
-}
-
 absl::StatusOr<crds::PolicySet> ReadSet(const KeptFile& file) {
   KV_ASSIGN_OR_RETURN(const std::string bytes, file.Read());
   sync::v1::Update whole;
@@ -33,21 +24,6 @@ absl::StatusOr<crds::PolicySet> ReadSet(const KeptFile& file) {
 }
 
 }  // namespace
-
-absl::StatusOr<LoadedPolicy> LoadSet(const crds::PolicySet& set, const policy::NodeCapacity& configured,
-                                     const policy::NodeCapacity& begun) {
-  crds::Manifests all;
-  for (const auto& [key, object] : set.objects()) {
-    KV_ASSIGN_OR_RETURN(crds::Manifests read, crds::ParseManifests(object.manifest, key));
-    for (crds::TenantPolicy& policy : read.policies) {
-      policy.namespace_uid = object.namespace_uid;
-      all.policies.push_back(std::move(policy));
-    }
-    std::move(read.pools.begin(), read.pools.end(), std::back_inserter(all.pools));
-  }
-  const policy::NodeCapacity& capacity = all.pools.empty() ? begun : configured;
-  return LoadManifests(std::move(all), capacity);
-}
 
 StreamFeed::StreamFeed(StreamFeedOptions options, const policy::NodeCapacity& capacity, const Clock* clock)
     : options_(std::move(options)),
@@ -64,34 +40,42 @@ StreamFeed::~StreamFeed() {
   worker_.reset();
 }
 
+// What cannot be used leaves the start to those it does not concern: nobody may attach as a tenant who is not in force
+// until the operator has spoken, and what is on NVMe waits (removedGraceSeconds).
 absl::StatusOr<LoadedPolicy> StreamFeed::Begin() {
   if (const absl::StatusOr<std::string> keys = kept_keys_.Read(); keys.ok() && !keys_.ParseFromString(*keys))
     Log(LogLevel::kWarning, "policy", kept_keys_.path(), " is damaged: no token counts until the operator has spoken");
-  absl::StatusOr<crds::PolicySet> kept = ReadSet(kept_set_);
-  if (!kept.ok()) {
-    // Nobody may attach until the operator has spoken. What is on NVMe waits: see NodePolicy.
-    Log(LogLevel::kWarning, "policy", kept.status().message(), ": nobody may attach until the operator has spoken");
-    return LoadSet({}, configured_, configured_);
+  const absl::StatusOr<crds::PolicySet> kept = ReadSet(kept_set_);
+  absl::StatusOr<SetFit> fit = kept.ok() ? FitSet({}, *kept, configured_, std::nullopt) : kept.status();
+  holds_ = fit.ok();
+  if (holds_) {
+    Log(LogLevel::kInfo, "policy", "set ", kept->Version(), " of ", kept_set_.path());
+  } else {
+    Log(LogLevel::kWarning, "policy", fit.status().message(), ": nobody may attach until the operator has spoken");
+    if (kept.ok()) rejected_reason_ = CutReason(std::string(fit.status().message()));
+    fit = FitSet({}, {}, configured_, std::nullopt);
+    KV_RETURN_IF_ERROR(fit.status());
+    fit->loaded.refused = rejected_reason_;
   }
-  KV_ASSIGN_OR_RETURN(LoadedPolicy loaded, LoadSet(*kept, configured_, configured_));
-  begun_ = loaded.table->capacity();
-  held_ = *std::move(kept);
-  holds_ = true;
-  Log(LogLevel::kInfo, "policy", "set ", held_.Version(), " of ", kept_set_.path());
-  return loaded;
+  not_in_force_ = fit->loaded.refused;
+  if (!not_in_force_.empty()) rejected_version_ = kept->Version();  // tried now: another answer needs another set
+  begun_ = fit->loaded.table->capacity();
+  held_ = std::move(fit->held);
+  refused_ = std::move(fit->refused);
+  return std::move(fit->loaded);
 }
 
 void StreamFeed::Watch(EventLoop* loop, Offer offer) {
   loop_ = loop;
   offer_ = std::move(offer);
-  watching_ = true;
+  *watching_ = true;
   away_since_ms_ = NowMs();
   worker_ = std::make_unique<WorkerPool>("kv-policy", 1, kReadsQueued);
   Dial();
 }
 
 void StreamFeed::StopWatching() {
-  watching_ = false;
+  *watching_ = false;
   if (loop_ != nullptr) loop_->CancelTimer(timer_);
   stream_.reset();
 }
@@ -109,6 +93,7 @@ NodeMessage StreamFeed::Hello() const {
   }
   hello->set_rejected_version(rejected_version_);
   hello->set_rejected_reason(rejected_reason_);
+  for (const sync::v1::Refused& one : refused_) *hello->add_refused() = one;
   return message;
 }
 
@@ -141,49 +126,68 @@ void StreamFeed::WatchKeys(OnKeys on_keys) {
 void StreamFeed::OnKeysCame(const sync::v1::Jwks& jwks) {
   if (jwks.issuer() == keys_.issuer() && jwks.keys() == keys_.keys()) return;
   keys_ = jwks;
-  const bool accepted = worker_->TrySubmit([this, bytes = jwks.SerializeAsString()] {
-    if (const absl::Status kept = kept_keys_.Write(bytes); !kept.ok())
-      Log(LogLevel::kWarning, "policy", "the token keys are not kept for a restart: ", kept.message());
-  });
-  if (!accepted) Log(LogLevel::kWarning, "policy", "the token keys are not kept for a restart: the disk is slow");
+  KeepKeys();
   if (on_keys_) on_keys_(keys_.issuer(), keys_.keys());
 }
 
+// One writing at a time, of what they are when its turn comes: a disk that hangs holds one, not a queue of them.
+void StreamFeed::KeepKeys() {
+  keys_changed_ = keeping_keys_;
+  if (std::exchange(keeping_keys_, true)) return;
+  const bool accepted = worker_->TrySubmit([this, bytes = keys_.SerializeAsString()] {
+    if (const absl::Status kept = kept_keys_.Write(bytes); !kept.ok())
+      Log(LogLevel::kWarning, "policy", "the token keys are not kept for a restart: ", kept.message());
+    loop_->Post([this, watching = watching_] {
+      if (!*watching) return;
+      keeping_keys_ = false;
+      if (keys_changed_) KeepKeys();
+    });
+  });
+  KV_CHECK(accepted);  // one at a time, beside one set
+}
+
 void StreamFeed::OnUpdate(const sync::v1::Update& update) {
-  absl::StatusOr<crds::PolicySet> made = held_.With(update);
-  if (!made.ok()) return OnEnd(made.status());  // the next Hello says what is held
+  absl::StatusOr<crds::PolicySet> offered = held_.With(update);
+  if (!offered.ok()) return OnEnd(offered.status());  // the next Hello says what is held
   // Answered before the next is sent: a second one meanwhile is not of this protocol.
   if (reading_) return OnEnd(absl::FailedPreconditionError("an update came before the last one was answered"));
   reading_ = true;
-  const bool accepted = worker_->TrySubmit([this, made = *std::move(made)]() mutable {
-    absl::StatusOr<LoadedPolicy> read = LoadSet(made, configured_, begun_);
-    if (read.ok()) {
-      const absl::Status kept = kept_set_.Write(made.DeltaFrom({}).SerializeAsString());
-      // In force in any case: a full disk is no reason to enforce what was before.
-      if (!kept.ok()) read->warnings.push_back(absl::StrCat("the set is not kept for a restart: ", kept.message()));
+  const bool accepted = worker_->TrySubmit([this, held = held_, offered = *std::move(offered)]() mutable {
+    absl::StatusOr<SetFit> fit = FitSet(held, offered, configured_, begun_);
+    if (fit.ok()) {
+      const absl::Status kept = kept_set_.Write(fit->held.DeltaFrom({}).SerializeAsString());
+      // In force in any case: a full disk is no reason to enforce what was before, and a capacity that the next start
+      // would not know none to end for.
+      if (!kept.ok()) {
+        fit->loaded.warnings.push_back(absl::StrCat("the set is not kept for a restart: ", kept.message()));
+        fit->loaded.capacity_waits = false;
+      }
     }
-    loop_->Post(
-        [this, made = std::move(made), read = std::move(read)]() mutable { OnRead(std::move(made), std::move(read)); });
+    loop_->Post([this, watching = watching_, version = offered.Version(), fit = std::move(fit)]() mutable {
+      if (*watching) OnRead(version, std::move(fit));
+    });
   });
-  KV_CHECK(accepted);  // one at a time, and the one before has posted its result
+  KV_CHECK(accepted);  // one at a time, beside the keys
 }
 
-void StreamFeed::OnRead(crds::PolicySet made, absl::StatusOr<LoadedPolicy> read) {
+void StreamFeed::OnRead(const std::string& version, absl::StatusOr<SetFit> read) {
   reading_ = false;
-  if (!watching_) return;
-  const absl::Status status = offer_(std::move(read));
   NodeMessage message;
-  message.mutable_answer()->set_version(made.Version());
+  sync::v1::Answer* answer = message.mutable_answer();
+  answer->set_version(version);
+  const std::string refused = read.ok() ? read->loaded.refused : "";
+  const absl::Status status = offer_(read.ok() ? absl::StatusOr<LoadedPolicy>(std::move(read->loaded)) : read.status());
+  not_in_force_ = status.ok() ? refused : std::string(status.message());
   if (status.ok()) {
-    held_ = std::move(made);
+    held_ = std::move(read->held);
     holds_ = true;
-    rejected_version_.clear();
-    rejected_reason_.clear();
+    refused_ = std::move(read->refused);
+    for (const sync::v1::Refused& one : refused_) *answer->add_refused() = one;
   } else {
-    rejected_version_ = made.Version();
-    rejected_reason_ = CutReason(status);
-    message.mutable_answer()->set_reason(rejected_reason_);
+    answer->set_reason(CutReason(std::string(status.message())));
   }
+  rejected_reason_ = answer->reason();
+  rejected_version_ = status.ok() && refused_.empty() ? "" : version;
   if (stream_ != nullptr) (void)stream_->Send(std::move(message));
 }
 
@@ -203,7 +207,7 @@ void StreamFeed::OnEnd(const absl::Status& why) {
 
 // From a half to one and a half of the step: nodes that lost their operator together do not come back together.
 void StreamFeed::RedialLater() {
-  if (!watching_) return;
+  if (!*watching_) return;
   const int64_t wait_ms = redial_ms_ / 2 + std::uniform_int_distribution<int64_t>(0, redial_ms_)(chance_);
   redial_ms_ = std::min(redial_ms_ * 2, kRedialMaxMs);
   loop_->CancelTimer(timer_);
@@ -211,7 +215,7 @@ void StreamFeed::RedialLater() {
 }
 
 void StreamFeed::Reload(absl::AnyInvocable<void(absl::Status)> done) {
-  if (!rejected_reason_.empty()) return done(absl::FailedPreconditionError(rejected_reason_));
+  if (!not_in_force_.empty()) return done(absl::FailedPreconditionError(not_in_force_));
   if (away_since_ms_ == 0) return done(absl::OkStatus());
   loop_->CancelTimer(timer_);
   if (stream_ == nullptr) timer_ = loop_->RunAfterMs(0, [this] { Dial(); });
@@ -242,6 +246,10 @@ void StreamFeed::TellUse(const std::vector<TenantUse>& use) {
   if (!stream_->Send(std::move(message))) return;
   told_use_ = use;
   told_use_ms_ = NowMs();
+}
+
+std::optional<uint64_t> StreamFeed::away_ms() const {
+  return away_since_ms_ == 0 ? 0 : static_cast<uint64_t>(NowMs() - away_since_ms_);
 }
 
 std::string StreamFeed::note() const {

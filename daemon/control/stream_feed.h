@@ -1,12 +1,13 @@
-// The operator's stream as a feed: dials it, takes deltas of the node's set, keeps the last good set on disk, and says
-// what became of each; the same of the keys that tokens are signed with. When the operator is away, what was last
-// accepted holds, for ever.
+// The operator's stream as a feed: dials it, takes deltas of the node's set, tenant by tenant (set_fit), keeps what is
+// in force on disk, and says what became of each; the same of the keys that tokens are signed with. When the operator
+// is away, what was last accepted holds, for ever.
 // Confined to the engine loop; manifests are read and the set is written on a thread of its own.
-// Invariants: held_ is the set in force; an update is answered once, after the set it makes is on the disk; a set that
-// is good by itself and waits for a restart is on the disk, and is what Begin finds.
+// Invariants: held_ is the set in force, and but for an update on its way to its answer what the disk has; an update is
+// answered once, after that; what is on the disk and cannot be kept any more costs its tenant, never the start.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "daemon/base/worker_pool.h"
 #include "daemon/control/kept_file.h"
 #include "daemon/control/policy_feed.h"
+#include "daemon/control/set_fit.h"
 #include "daemon/control/sync_stream.h"
 
 namespace kvartal::control {
@@ -36,9 +38,10 @@ class StreamFeed final : public PolicyFeed {
   void Watch(EventLoop* loop, Offer offer) override;
   void Reload(absl::AnyInvocable<void(absl::Status)> done) override;
   void StopWatching() override;
-  bool busy() const override { return worker_ != nullptr && worker_->Pending() > 0; }
+  bool busy() const override { return (worker_ != nullptr && worker_->Pending() > 0) || channel_.ending->count() > 0; }
   void WatchKeys(OnKeys on_keys) override;
   void TellUse(const std::vector<TenantUse>& use) override;
+  std::optional<uint64_t> away_ms() const override;
   std::string note() const override;
 
  private:
@@ -46,8 +49,9 @@ class StreamFeed final : public PolicyFeed {
   void RedialLater();
   void OnMessage(sync::v1::OperatorMessage message);
   void OnUpdate(const sync::v1::Update& update);
-  void OnRead(crds::PolicySet made, absl::StatusOr<LoadedPolicy> read);
+  void OnRead(const std::string& version, absl::StatusOr<SetFit> read);
   void OnKeysCame(const sync::v1::Jwks& jwks);
+  void KeepKeys();
   void OnEnd(const absl::Status& why);
   sync::v1::NodeMessage Hello() const;
   int64_t NowMs() const { return clock_->MonotonicNs() / 1'000'000; }
@@ -56,17 +60,21 @@ class StreamFeed final : public PolicyFeed {
   const policy::NodeCapacity configured_;
   const Clock* const clock_;
   const KeptFile kept_set_, kept_keys_;
-  policy::NodeCapacity begun_;  // what the daemon has begun with: a set that states no pool is of this
+  policy::NodeCapacity begun_;  // what the daemon has begun with
   crds::PolicySet held_;
-  bool holds_ = false;    // a set, be it an empty one
-  bool reading_ = false;  // an update is on its way to its answer
-  std::string rejected_version_, rejected_reason_;
+  bool holds_ = false;                              // a set, be it an empty one
+  bool reading_ = false;                            // an update is on its way to its answer
+  std::string rejected_version_, rejected_reason_;  // of the last that was not taken whole
+  std::vector<sync::v1::Refused> refused_;
+  std::string not_in_force_;  // the same in words
   sync::v1::Jwks keys_;
+  bool keeping_keys_ = false, keys_changed_ = false;  // they are being written; and are others by now
   OnKeys on_keys_;
 
   EventLoop* loop_ = nullptr;
   Offer offer_;
-  bool watching_ = false;
+  // Shared with what the worker hands back, which may come when this object is gone.
+  const std::shared_ptr<bool> watching_ = std::make_shared<bool>(false);
   SyncChannel channel_;
   std::unique_ptr<SyncStream> stream_;
   EventLoop::TimerId timer_ = 0;
@@ -79,9 +87,5 @@ class StreamFeed final : public PolicyFeed {
   std::minstd_rand chance_;
   std::unique_ptr<WorkerPool> worker_;  // last: its thread uses what is above
 };
-
-// What a set comes to on a node; `begun` is the capacity where it states no pool.
-absl::StatusOr<LoadedPolicy> LoadSet(const crds::PolicySet& set, const policy::NodeCapacity& configured,
-                                     const policy::NodeCapacity& begun);
 
 }  // namespace kvartal::control

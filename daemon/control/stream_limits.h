@@ -13,12 +13,12 @@ inline constexpr int64_t kRedialMaxMs = 60'000;      // an operator that is away
 inline constexpr int64_t kStreamHealthyMs = 60'000;  // a stream that lived so long: its end says nothing of the next
 inline constexpr int kUpdateBytesMax = 64 * static_cast<int>(kMiB);  // a set of four thousand policies, and more
 inline constexpr size_t kSendQueueMax = 64;    // messages the operator has not taken: usage, which may be lost
-inline constexpr size_t kReadsQueued = 16;     // one set at a time, and keys that changed beside it
+inline constexpr size_t kReadsQueued = 2;      // one set at a time, and one writing of keys beside it
 inline constexpr int64_t kUseTellMs = 30'000;  // how old what the operator knows of usage may be
 
 inline constexpr int kStreamKeepaliveMs = 30'000;  // a half-open connection is found after this
 inline constexpr int kStreamKeepaliveTimeoutMs = 20'000;
 inline constexpr size_t kStreamTokenBytesMax = 64 * kKiB;
-inline constexpr size_t kRejectReasonBytesMax = 1024;  // of status.nodes.rejected
+inline constexpr size_t kReasonBytesMax = 512;  // with one for each of kTenantsMax a Hello fits what an operator takes
 
 }  // namespace kvartal::control

@@ -12,8 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "crds/policy_sync.grpc.pb.h"
-#include "daemon/base/mutex.h"
-#include "daemon/control/stream_limits.h"
 
 namespace kvartal::control {
 namespace {
@@ -52,8 +50,10 @@ absl::Status OpenChannel(const StreamOptions& options, SyncChannel* channel) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kStreamKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kStreamKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, options.keepalive_ms);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, options.keepalive_timeout_ms);
+  // By default gRPC stops asking after two pings without data, and an idle stream would never be found dead.
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, static_cast<int>(kRedialMinMs));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, static_cast<int>(kRedialMaxMs));
   arguments.SetMaxReceiveMessageSize(kUpdateBytesMax);
@@ -64,6 +64,27 @@ absl::Status OpenChannel(const StreamOptions& options, SyncChannel* channel) {
 }
 
 }  // namespace
+
+void EndingStreams::Add() {
+  const MutexLock lock(mutex_);
+  ++count_;
+}
+
+void EndingStreams::Remove() {
+  const MutexLock lock(mutex_);
+  --count_;
+  changed_.NotifyAll();
+}
+
+size_t EndingStreams::count() const {
+  const MutexLock lock(mutex_);
+  return count_;
+}
+
+void EndingStreams::WaitForNone() {
+  const MutexLock lock(mutex_);
+  while (count_ > 0) changed_.Wait(mutex_);
+}
 
 // The call itself. Lives until gRPC is done with it.
 // Guarded by mutex_; no call into gRPC is made with it held, since gRPC may answer from within.
@@ -94,12 +115,16 @@ class SyncStream::Call final : public grpc::ClientBidiReactor<NodeMessage, Opera
     Advance();
     return true;
   }
-  // Nothing reaches the sink any more. Returns when gRPC is done.
-  void EndNow() {
+  // Nothing reaches the sink any more. Until gRPC is done it is one of `ending`.
+  void LetGo(std::shared_ptr<EndingStreams> ending) {
     ear_->open = false;
+    {
+      const MutexLock lock(mutex_);
+      if (done_) return;
+      ending->Add();
+      ending_of_ = std::move(ending);
+    }
     context_.TryCancel();
-    const MutexLock lock(mutex_);
-    while (!done_) changed_.Wait(mutex_);
   }
 
   void OnReadDone(bool ok) override {
@@ -133,7 +158,7 @@ class SyncStream::Call final : public grpc::ClientBidiReactor<NodeMessage, Opera
     const std::shared_ptr<Call> self = std::move(self_);
     const MutexLock lock(mutex_);
     done_ = true;
-    changed_.NotifyAll();
+    if (ending_of_ != nullptr) ending_of_->Remove();
   }
 
  private:
@@ -168,7 +193,7 @@ class SyncStream::Call final : public grpc::ClientBidiReactor<NodeMessage, Opera
   OperatorMessage incoming_;  // of the read under way
   std::shared_ptr<Call> self_;
   Mutex mutex_;
-  Condition changed_;
+  std::shared_ptr<EndingStreams> ending_of_ ABSL_GUARDED_BY(mutex_);
   std::deque<NodeMessage> outbox_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
@@ -186,10 +211,10 @@ absl::StatusOr<std::unique_ptr<SyncStream>> SyncStream::Dial(const StreamOptions
   KV_RETURN_IF_ERROR(OpenChannel(options, channel));
   auto call = std::make_shared<Call>(loop, std::move(sink));
   call->Begin(call, channel->channel, token, std::move(hello));
-  return std::unique_ptr<SyncStream>(new SyncStream(std::move(call)));
+  return std::unique_ptr<SyncStream>(new SyncStream(std::move(call), channel->ending));
 }
 
-SyncStream::~SyncStream() { call_->EndNow(); }
+SyncStream::~SyncStream() { call_->LetGo(ending_); }
 
 bool SyncStream::Send(NodeMessage message) { return call_->Send(std::move(message)); }
 

@@ -1,7 +1,7 @@
 // One stream to the operator, from its dialling to its end.
 // Made, used and destroyed on the loop; gRPC's threads only hand things over.
-// Invariants: the loop hears of messages in order and then of the end, once; after destruction it hears nothing, and
-// gRPC has nothing of this stream any more.
+// Invariants: the loop hears of messages in order and then of the end, once; after destruction, which waits for nobody,
+// it hears nothing.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,9 @@
 
 #include "crds/policy_sync.pb.h"
 #include "daemon/base/event_loop.h"
+#include "daemon/base/mutex.h"
 #include "daemon/base/status.h"
+#include "daemon/control/stream_limits.h"
 
 namespace grpc {
 class Channel;
@@ -22,14 +24,39 @@ struct StreamOptions {
   std::string address;     // "host:port", or whatever names several for gRPC: the first that answers is taken
   std::string ca_file;     // "": no TLS
   std::string token_file;  // shown to the operator; "": nothing is
+  // Tests shorten them.
+  int keepalive_ms = kStreamKeepaliveMs;
+  int keepalive_timeout_ms = kStreamKeepaliveTimeoutMs;
+};
+
+// Streams that were let go and that gRPC is not done with: they still hand things to the loop, for nobody.
+// Thread-safe.
+class EndingStreams {
+ public:
+  void Add();
+  void Remove();
+  size_t count() const;
+  void WaitForNone();
+
+ private:
+  mutable Mutex mutex_;
+  Condition changed_;
+  size_t count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // The connection below the streams, kept from one to the next: it connects by itself, again and again, each time later
 // and by chance, and a stream waits for it.
-// A plain value, confined to the loop.
+// Confined to the loop, which outlives it.
+// Invariant: once it is gone, which is after its streams, gRPC hands the loop nothing of them.
 struct SyncChannel {
+  SyncChannel() = default;
+  ~SyncChannel() { ending->WaitForNone(); }
+  SyncChannel(const SyncChannel&) = delete;
+  SyncChannel& operator=(const SyncChannel&) = delete;
+
   std::shared_ptr<grpc::Channel> channel;
   std::string authorities;  // by which it was made; others need another
+  const std::shared_ptr<EndingStreams> ending = std::make_shared<EndingStreams>();
 };
 
 class SyncStream {
@@ -39,7 +66,7 @@ class SyncStream {
     std::function<void(absl::Status)> on_end;
   };
 
-  // Reads its files now: what was exchanged is used by the next stream.
+  // Reads its files now: what was exchanged is used by the next stream. `channel` outlives this one.
   static absl::StatusOr<std::unique_ptr<SyncStream>> Dial(const StreamOptions& options, Executor* loop,
                                                           sync::v1::NodeMessage hello, Sink sink, SyncChannel* channel);
   ~SyncStream();
@@ -51,9 +78,11 @@ class SyncStream {
 
  private:
   class Call;
-  explicit SyncStream(std::shared_ptr<Call> call) : call_(std::move(call)) {}
+  SyncStream(std::shared_ptr<Call> call, std::shared_ptr<EndingStreams> ending)
+      : call_(std::move(call)), ending_(std::move(ending)) {}
 
   const std::shared_ptr<Call> call_;
+  const std::shared_ptr<EndingStreams> ending_;
 };
 
 }  // namespace kvartal::control

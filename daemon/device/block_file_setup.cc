@@ -110,7 +110,7 @@ absl::StatusOr<uint64_t> SizeRegularFile(const Candidate& file, const struct sta
     }
     if (!file.created && existing > 0 && existing < wanted) {
       Log(LogLevel::kWarning, "device", options.path, " had ", existing, " bytes and was made larger, to ", wanted,
-          ": what lay beyond its old end, if it was cut, is lost");
+          ": what it holds is kept; had it been cut, what lay beyond the cut would be lost");
     }
     return wanted;
   }

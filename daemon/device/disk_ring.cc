@@ -109,7 +109,7 @@ void DiskRing::HookNext() {
   TransferPtr transfer = std::move(waiting_.front());
   waiting_.pop_front();
   if (transfer->io.op == BlockIo::Op::kWrite && transfer->io.on_disk_thread != nullptr) {
-    transfer->failure = transfer->io.on_disk_thread();
+    transfer->failure = transfer->io.on_disk_thread(transfer->io);
     if (!transfer->failure.ok()) return Post(std::move(transfer));
   }
   ready_.push_back(std::move(transfer));
@@ -212,7 +212,7 @@ void DiskRing::End(Transfer* transfer) {
 void DiskRing::FinishNext() {
   TransferPtr transfer = std::move(read_.front());
   read_.pop_front();
-  transfer->failure = transfer->io.on_disk_thread();
+  transfer->failure = transfer->io.on_disk_thread(transfer->io);
   Post(std::move(transfer));
 }
 

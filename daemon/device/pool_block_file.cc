@@ -43,9 +43,9 @@ size_t PoolBlockFile::Overdue() const {
 
 absl::Status PoolBlockFile::Perform(BlockIo* io) {
   const bool hooked = io->on_disk_thread != nullptr;
-  if (io->op == BlockIo::Op::kWrite && hooked) KV_RETURN_IF_ERROR(io->on_disk_thread());
+  if (io->op == BlockIo::Op::kWrite && hooked) KV_RETURN_IF_ERROR(io->on_disk_thread(*io));
   KV_RETURN_IF_ERROR(TransferInTime(*io));
-  if (io->op == BlockIo::Op::kRead && hooked) KV_RETURN_IF_ERROR(io->on_disk_thread());
+  if (io->op == BlockIo::Op::kRead && hooked) KV_RETURN_IF_ERROR(io->on_disk_thread(*io));
   return absl::OkStatus();
 }
 

@@ -114,9 +114,7 @@ absl::StatusOr<DomainMemory> CacheEngine::OpenMemory(TenantId tenant_id) {
 
 absl::StatusOr<NamespaceId> CacheEngine::OpenNamespace(TenantId tenant, const NamespaceDigest& digest,
                                                        const ModelLayout& layout) {
-  auto ns = core_->state.OpenNamespace(tenant, digest, layout);
-  if (ns.ok()) core_->state.UseNamespace(*ns);
-  return ns;
+  return core_->state.OpenNamespace(tenant, digest, layout);
 }
 
 void CacheEngine::CloseNamespace(NamespaceId ns) { core_->state.LeaveNamespace(ns); }
@@ -137,6 +135,8 @@ void CacheEngine::EndSession(SessionId session) { core_->load_path.EndSession(se
 void CacheEngine::Release(std::span<const Hold> holds) { core_->load_path.Release(holds); }
 
 bool CacheEngine::MayRenew(std::span<const Hold> holds) const { return core_->space.MayKeep(holds); }
+
+void CacheEngine::Hint(std::span<const Hold> chain, policy::SessionHint hint) { core_->load_path.Hint(chain, hint); }
 
 policy::Refusal CacheEngine::Pin(std::span<const Hold> blocks, int64_t until_wall_ms) {
   return core_->pins.Pin(blocks, until_wall_ms);
@@ -163,6 +163,7 @@ void CacheEngine::DropTenant(TenantId tenant, absl::AnyInvocable<void(absl::Stat
 void CacheEngine::Tick() {
   core_->state.AdvanceLedger();
   core_->movement.Tick();
+  core_->recovery.Tick();
   core_->compaction.Tick();
   core_->shares.Tick();
   core_->state.CountTakingTick();
@@ -185,6 +186,10 @@ void CacheEngine::Drain(absl::AnyInvocable<void()> done) {
   core_->state.draining = true;
   core_->drain_done = std::move(done);
   core_->TryEndDrain();
+}
+
+void CacheEngine::NoteRefusal(TenantId tenant, policy::Refusal reason) {
+  core_->state.NoteRefusal(core_->state.tenant(tenant), TierKind::kDram, reason, 0);
 }
 
 EngineStats CacheEngine::stats() const { return core_->state.Stats(); }

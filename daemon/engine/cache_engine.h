@@ -23,6 +23,7 @@
 #include "daemon/block/tier_kind.h"
 #include "daemon/engine/deletion_receipt.h"
 #include "daemon/engine/engine_stats.h"
+#include "daemon/policy/eviction_order.h"
 #include "daemon/policy/policy_table.h"
 #include "daemon/policy/refusal.h"
 
@@ -30,6 +31,7 @@ namespace kvartal::tier {
 class DramTier;
 class NvmeTier;
 class NvmeCatalog;
+class TenantCiphers;
 }  // namespace kvartal::tier
 
 namespace kvartal::engine {
@@ -40,12 +42,14 @@ struct EngineOptions {
   int64_t removed_grace_ms = kRemovedGraceMs;  // from the removal of a tenant's policy to the erasure of its bytes
 };
 
-// What the engine works on. Not owned; all outlive it. `nvme` and `catalog` are both null on a node without NVMe.
+// What the engine works on. Not owned; all outlive it. `nvme` and `catalog` are both null on a node without NVMe,
+// `ciphers` on one that encrypts nothing.
 struct EngineDevices {
   const Clock* clock = nullptr;
   tier::DramTier* dram = nullptr;
   tier::NvmeTier* nvme = nullptr;
   tier::NvmeCatalog* catalog = nullptr;
+  tier::TenantCiphers* ciphers = nullptr;
 };
 
 // Where one block of a lookup or load is. `arena_offset` and `generation` mean something for kDram only.
@@ -159,7 +163,7 @@ class CacheEngine {
   void ApplyPolicy(std::shared_ptr<const policy::PolicyTable> policy);
   const policy::PolicyTable& policy() const;
   // None for a name the snapshot does not know. The number stays the tenant's while a policy names it or a namespace of
-  // it is open; some time after that it may be another's.
+  // it is open; some time after that it may be another's. A drop that failed may have given it a new one.
   TenantId FindTenant(std::string_view name) const;
   const policy::TenantRules* RulesOf(TenantId tenant) const;
   DomainId DomainOf(TenantId tenant) const;
@@ -167,11 +171,12 @@ class CacheEngine {
   // --- attach
   // Makes the arena of the tenant's domain at its first call.
   absl::StatusOr<DomainMemory> OpenMemory(TenantId tenant);
-  // Opens (or finds) a digest of a tenant for an engine group, which owes a CloseNamespace. InvalidArgument: bad
-  // layout; FailedPrecondition: the digest is open with another layout; ResourceExhausted: kNamespacesPerTenantMax.
+  // Opens (or finds) a digest of a tenant for a session, which owes a CloseNamespace for each time. InvalidArgument:
+  // bad layout; FailedPrecondition: the digest is there with another layout; ResourceExhausted: kNamespacesPerTenantMax
+  // are open, or kNamespacesKeptMax have blocks.
   absl::StatusOr<NamespaceId> OpenNamespace(TenantId tenant, const NamespaceDigest& digest, const ModelLayout& layout);
-  // After the last one the namespace is retired: its blocks stay, and are the tenant's first victims until a group
-  // opens it again.
+  // After the last one the namespace is retired: its blocks stay, and are the tenant's first victims until somebody
+  // opens it again. Without blocks it is forgotten, and its number may be another's.
   void CloseNamespace(NamespaceId ns);
   const ModelLayout& LayoutOf(NamespaceId ns) const;
 
@@ -188,9 +193,14 @@ class CacheEngine {
   // read any more.
   void EndSession(SessionId session);
   void Release(std::span<const Hold> holds);
-  // False while another tenant waits for its guarantee and this one keeps more than its own, or a block of it lies
-  // where the other's has to go: such a lease ends at its time, renewed or not (decision 0007).
+  // False for a block that is over age; above a lowered limit, while what could go is in use; while another tenant
+  // waits for its guarantee and this one keeps more than its own; and for a block that lies where memory has to become
+  // free. Such a lease ends at its time, renewed or not (decision 0007).
   bool MayRenew(std::span<const Hold> holds) const;
+  // What a client says of a conversation. `chain`: all it holds of it, front first. kEnded: the blocks from the end up
+  // to where another chain branches off are the tenant's first victims, after retired namespaces, until somebody asks
+  // for them. kWaiting: they count as asked for now, in their order and for their TTL.
+  void Hint(std::span<const Hold> chain, policy::SessionHint hint);
   // Keeps blocks resident until a wall-clock time, against eviction and TTL; on NVMe, across a
   // restart as well. All of them or none; a pin that cannot be kept is refused, not forgotten. kTenantLimit: no tier
   // has room for it within the tenant's guarantee there. kTooLong: maxAge ends before. kParentUnpinned: a block before
@@ -209,7 +219,8 @@ class CacheEngine {
 
   // --- people
   // Deletes everything of a tenant, provably: DRAM punched, NVMe zeroed, a tombstone persisted. `done` with bytes
-  // deleted.
+  // deleted. Unavailable: the disk took no zeros for kDropStuckTicks; what is left goes on being erased, apart from
+  // what the tenant has from then on.
   void DropTenant(TenantId tenant, absl::AnyInvocable<void(absl::StatusOr<uint64_t> bytes)> done);
 
   // --- time
@@ -223,6 +234,8 @@ class CacheEngine {
   // No new stores; `done` when nothing is under way and the catalog is synced.
   void Drain(absl::AnyInvocable<void()> done);
 
+  // What the door refused a tenant before it came here: counted and told beside the engine's own.
+  void NoteRefusal(TenantId tenant, policy::Refusal reason);
   EngineStats stats() const;
   // KV_CHECKs every invariant that can be recomputed. O(entries): tests and `kvartalctl doctor`.
   void CheckInvariants() const;

@@ -93,7 +93,9 @@ void Compaction::OnCopied(const Move& move, const absl::StatusOr<tier::BlockHead
   // A reader who is under way finds out by itself.
   if (absl::IsDataLoss(copied.status()) && !entry.reading)
     residency_.DropCopy(move.id, TierKind::kNvme, policy::DropReason::kUnreadable);
-  const bool untouched = absl::IsDataLoss(copied.status()) || absl::IsResourceExhausted(copied.status());
+  // Without its key it stays where it is.
+  const bool untouched = absl::IsDataLoss(copied.status()) || absl::IsResourceExhausted(copied.status()) ||
+                         absl::IsFailedPrecondition(copied.status());
   if (!untouched) return Vacate(move, move.to);
   left_.clear();  // the next tick looks again: there is no hurry where the disk has no room
   Free({move.tenant, move.to, move.bytes});

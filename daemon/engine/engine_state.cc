@@ -85,6 +85,19 @@ TenantState* EngineState::AddPast(const tier::OwnerUidHash& owner, const std::st
   return &tenant;
 }
 
+bool EngineState::BeginAnew(TenantState& tenant, const std::string& name) {
+  if (tenants.size() >= 2 * kTenantsMax) return false;
+  const policy::TenantRules rules = tenant.rules;
+  RemoveTenant(tenant);
+  tenant.stats.name = name;
+  TenantState& anew = AddTenant(rules.name, tenant.owner);
+  tenant_by_owner[anew.owner] = anew.id;
+  SetRules(anew, rules);
+  SetQuotas(tenant);
+  SetQuotas(anew);
+  return true;
+}
+
 bool EngineState::Forgettable(const TenantState& tenant) const {
   if (tenant.removed_tick == 0 || !tenant.erased || tenant.dropping || tenant.stats.entries > 0) return false;
   if (!tenant.over_age.owes_nothing() || !tenant.removal.owes_nothing() || !tenant.waiters.empty()) return false;
@@ -93,17 +106,11 @@ bool EngineState::Forgettable(const TenantState& tenant) const {
   for (const TierKind tier : kAllTiers) {
     if (ledger.account(tenant.id, tier).charged_bytes > 0) return false;
   }
-  const auto in_use = [this](NamespaceId id) { return ns(id).users > 0; };
-  return tenant.reclaiming_bytes == 0 && std::none_of(tenant.namespaces.begin(), tenant.namespaces.end(), in_use);
+  return tenant.reclaiming_bytes == 0 && tenant.namespaces.empty();
 }
 
 void EngineState::Forget(TenantState& tenant) {
   const TenantId id = tenant.id;
-  for (const NamespaceId space : tenant.namespaces) {
-    namespace_by_digest.erase(std::make_pair(id.value(), ns(space).digest));
-    ns(space) = NamespaceState();
-    free_namespaces.push_back(space);
-  }
   if (auto it = tenant_by_name.find(tenant.rules.name); it != tenant_by_name.end() && it->second == id)
     tenant_by_name.erase(it);
   if (auto it = tenant_by_owner.find(tenant.owner); it != tenant_by_owner.end() && it->second == id)
@@ -155,7 +162,29 @@ void EngineState::SetQuotas(const TenantState& tenant) {
     }
     ledger.SetQuota(tenant.id, tier, quota);
   }
-  if (devices.nvme != nullptr) devices.nvme->SetWeight(tenant.domain(), tenant.rules.weight);
+  if (devices.nvme == nullptr) return;
+  devices.nvme->SetWeight(tenant.domain(), tenant.rules.weight);
+  SetCipher(tenant, WallMsOfTick(NowTick()));
+}
+
+void EngineState::SetCipher(const TenantState& tenant, int64_t wall_ms) {
+  const policy::TenantRules& rules = tenant.rules;
+  std::shared_ptr<const cipher::TenantCipher> cipher;
+  // Who was met on the disk alone has no uid: what is left of it can be erased, and nothing else.
+  if (devices.ciphers != nullptr && !rules.uid.empty()) {
+    cipher = rules.encrypt_nvme && tenant.removed_tick == 0
+                 ? devices.ciphers->FindOrMake(tenant.owner, rules.uid, wall_ms)
+                 : devices.ciphers->Find(tenant.owner, rules.uid);
+  }
+  devices.nvme->SetCipher(tenant.domain(), std::move(cipher), rules.encrypt_nvme);
+}
+
+void EngineState::ForgetCipher(const tier::OwnerUidHash& owner, int64_t before_wall_ms) {
+  if (devices.ciphers == nullptr) return;
+  devices.ciphers->Forget(owner, before_wall_ms);
+  // The next salt is dated after what is forgotten, so that a removal that is resumed lets it be.
+  const TenantState* const tenant = FindOwner(owner);
+  if (tenant != nullptr) SetCipher(*tenant, std::max(before_wall_ms, WallMsOfTick(NowTick())));
 }
 
 void EngineState::ApplyPolicy(std::shared_ptr<const policy::PolicyTable> next) {
@@ -183,49 +212,6 @@ bool EngineState::InPolicy(const TenantState& tenant) const {
 TenantState* EngineState::FindOwner(const tier::OwnerUidHash& owner) const {
   auto it = tenant_by_owner.find(owner);
   return it == tenant_by_owner.end() ? nullptr : tenant_by_id[it->second.value()];
-}
-
-absl::StatusOr<NamespaceId> EngineState::OpenNamespace(TenantId tenant_id, const NamespaceDigest& digest,
-                                                       const ModelLayout& layout) {
-  KV_RETURN_IF_ERROR(ValidateLayout(layout));
-  const auto key = std::make_pair(tenant_id.value(), digest);
-  if (auto it = namespace_by_digest.find(key); it != namespace_by_digest.end()) {
-    const ModelLayout& known = ns(it->second).layout;
-    if (known == layout) return it->second;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "this namespace digest is open with another layout (", known.tokens_per_block, " tokens, ", known.shard_count,
-        " x ", known.shard_bytes, " bytes; asked: ", layout.tokens_per_block, " tokens, ", layout.shard_count, " x ",
-        layout.shard_bytes, "): put the page layout into the digest"));
-  }
-  TenantState& owner = tenant(tenant_id);
-  if (owner.namespaces.size() >= kNamespacesPerTenantMax) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("tenant ", owner.rules.name, " has ", owner.namespaces.size(),
-                     " namespaces open, the maximum: reuse digests or restart the daemon"));
-  }
-  NamespaceId id(static_cast<uint32_t>(namespaces.size()));
-  if (free_namespaces.empty()) {
-    namespaces.emplace_back();
-  } else {
-    id = free_namespaces.back();
-    free_namespaces.pop_back();
-  }
-  ns(id) = {tenant_id, digest, layout};
-  owner.namespaces.push_back(id);
-  namespace_by_digest[key] = id;
-  for (auto& order : owner.orders.tiers) order->SetRetired(id, true);
-  return id;
-}
-
-void EngineState::UseNamespace(NamespaceId id) {
-  if (ns(id).users++ > 0) return;
-  for (auto& order : tenant(ns(id).tenant).orders.tiers) order->SetRetired(id, false);
-}
-
-void EngineState::LeaveNamespace(NamespaceId id) {
-  KV_CHECK(ns(id).users > 0);
-  if (--ns(id).users > 0) return;
-  for (auto& order : tenant(ns(id).tenant).orders.tiers) order->SetRetired(id, true);
 }
 
 absl::Status EngineState::OpenMemory(TenantState& tenant) {
@@ -408,6 +394,7 @@ EngineStats EngineState::Stats() const {
     TenantStats copy = tenant->stats;
     copy.id = tenant->id;
     copy.removed = tenant->removed_tick != 0;
+    copy.encrypts_nvme = tenant->rules.encrypt_nvme;
     for (TierKind tier : kAllTiers) {
       const policy::Account& account = ledger.account(tenant->id, tier);
       TenantTierStats& tier_stats = copy.tiers[TierIndex(tier)];
@@ -445,6 +432,7 @@ EngineStats EngineState::Stats() const {
   out.charges = ledger.charges();
   out.refusals_decided = refusals_decided;
   out.refusals_answered = refusals_answered;
+  out.latency = latency;
   out.policy_version = policy->version();
   for (const TierKind tier : kAllTiers) out.guarantee_waits[TierIndex(tier)] = GuaranteeWaits(tier);
   out.recovering = recovering;

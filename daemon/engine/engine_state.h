@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
@@ -35,6 +36,7 @@
 #include "daemon/tier/nvme_catalog.h"
 #include "daemon/tier/nvme_format.h"
 #include "daemon/tier/nvme_tier.h"
+#include "daemon/tier/tenant_ciphers.h"
 
 namespace kvartal::engine {
 
@@ -106,7 +108,8 @@ struct TenantState {
   std::array<TierSharing, kTierCount> sharing;
   std::deque<std::unique_ptr<Waiter>> waiters;
   absl::flat_hash_map<uint32_t, uint32_t> growing;  // slot bytes -> DRAM extents being populated
-  std::vector<NamespaceId> namespaces;
+  absl::btree_set<NamespaceId> namespaces;
+  size_t open_namespaces = 0;  // of those, that somebody uses
   uint32_t reads_under_way = 0;
   uint32_t writes_under_way = 0;
   uint32_t demotions_under_way = 0;                 // of those: writes whose source is wanted as space
@@ -114,10 +117,14 @@ struct TenantState {
   absl::btree_map<EntryId, uint32_t> pins;          // until tick
   std::array<uint64_t, kTierCount> pinned_bytes{};  // by the tier that keeps them, headers included
   uint64_t leased_bytes = 0;                        // of blocks that somebody reads in place
+  uint64_t kept_bytes = 0;                          // of those and what is pinned in DRAM: each once
+  bool stuck_on_nvme = false;                       // above its limit there, and what could go is all in use
+  bool stuck_on_entries = false;                    // the same with its entry cap, which ends no pin
   uint32_t empty_ticks = 0;                         // how long the domain has had empty extents
   bool memory_open = false;
   uint32_t grow_failed_tick = 0;  // when a populate was last refused: not tried again within that tick
   uint32_t erases_under_way = 0;  // of a removal: transfers it waits for
+  uint32_t shut_out_tick = 0;     // by a drop: when one ended last; 0: it is not
   bool dropping = false;
   absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> drop_done;
   absl::Status drop_status;  // the first thing that went wrong
@@ -138,7 +145,8 @@ struct NamespaceState {
   TenantId tenant;
   NamespaceDigest digest;
   ModelLayout layout;
-  uint32_t users = 0;  // engine groups that have it open; 0: retired, its blocks go first
+  uint32_t users = 0;    // sessions that have it open and Reserves under way; 0: retired, its blocks go first
+  uint32_t entries = 0;  // in the index; a namespace without users and entries is forgotten, and its number another's
 };
 
 // A block some group is writing.
@@ -150,6 +158,21 @@ struct Filling {
   uint32_t since_tick = 0;
 };
 
+class EngineState;
+
+// Somebody's use of a namespace, for as long as this lives.
+class NamespaceUse {
+ public:
+  NamespaceUse(EngineState* state, NamespaceId id);
+  ~NamespaceUse();
+  NamespaceUse(const NamespaceUse&) = delete;
+  NamespaceUse& operator=(const NamespaceUse&) = delete;
+
+ private:
+  EngineState& state_;
+  const NamespaceId id_;
+};
+
 class EngineState {
  public:
   EngineState(const EngineOptions& options, const EngineDevices& devices,
@@ -159,6 +182,8 @@ class EngineState {
   void ApplyPolicy(std::shared_ptr<const policy::PolicyTable> policy);
   // A removed tenant may hold what it holds and no more.
   void SetQuotas(const TenantState& tenant);
+  // What the owner encrypted under a salt made before that is beyond everybody's reach from now on.
+  void ForgetCipher(const tier::OwnerUidHash& owner, int64_t before_wall_ms);
   TenantState& tenant(TenantId id) { return *tenant_by_id[id.value()]; }
   const TenantState& tenant(TenantId id) const { return *tenant_by_id[id.value()]; }
   NamespaceState& ns(NamespaceId id) { return namespaces[id.value()]; }
@@ -174,14 +199,22 @@ class EngineState {
   // The past of an owner: what is to be erased of it, apart from what the same owner has now or gets later. nullptr as
   // above.
   TenantState* AddPast(const tier::OwnerUidHash& owner, const std::string& name);
+  // Whoever a policy names begins anew, with nothing; what `tenant` is, and has, goes on as a removed one called
+  // `name`. False: there are too many tenants. REQUIRES: it is in the policy, and nobody uses it now.
+  bool BeginAnew(TenantState& tenant, const std::string& name);
   // A removed tenant of whom nothing is left, waits or is owed any more: it may be forgotten.
   bool Forgettable(const TenantState& tenant) const;
   void Forget(TenantState& tenant);
-  // Finds or makes it; a new one has no users yet.
+  // Finds or makes it, whatever the number of them. Nobody uses a new one yet: ForgetIfUnused when nothing comes of it.
+  absl::StatusOr<NamespaceId> AddNamespace(TenantId tenant, const NamespaceDigest& digest, const ModelLayout& layout);
+  // For somebody who uses it from now on, and owes a LeaveNamespace.
   absl::StatusOr<NamespaceId> OpenNamespace(TenantId tenant, const NamespaceDigest& digest, const ModelLayout& layout);
-  // An engine group begins or stops to use it.
   void UseNamespace(NamespaceId id);
   void LeaveNamespace(NamespaceId id);
+  void ForgetIfUnused(NamespaceId id);
+  // Into the index and out of it; the last entry of a namespace nobody uses takes that with it.
+  EntryId InsertEntry(NamespaceId ns, const BlockKey& key, EntryId parent, uint32_t depth);
+  void EraseEntry(EntryId id);
   absl::Status OpenMemory(TenantState& tenant);
 
   uint32_t SlotBytesOf(const index::Entry& entry) const { return ns(entry.ns).layout.SlotBytes(); }
@@ -239,7 +272,8 @@ class EngineState {
   void CountTakingTick();
 
   // --- waiting
-  // Lets waiting work of `tenant` go on, first come first served. Safe to call from anywhere; nested calls are folded.
+  // Lets waiting work of `tenant` go on, first come first served. Safe to call from anywhere: from within such work,
+  // another tenant has its turn when this one's is over, and this one has it already.
   void Wake(TenantState& tenant);
   void WakeAll();
   bool MayPark(const TenantState& tenant) const;
@@ -248,6 +282,7 @@ class EngineState {
   std::vector<std::unique_ptr<Waiter>> TakeOut(absl::FunctionRef<bool(const Waiter&)> is_it);
   void EndLateWaiters();
 
+  RequestLatency& LatencyOf(const TenantState& tenant) { return latency[static_cast<size_t>(tenant.rules.sla)]; }
   EngineStats Stats() const;
 
   const EngineOptions options;
@@ -280,6 +315,8 @@ class EngineState {
   std::array<uint32_t, kTierCount> taking_ticks{};
   std::array<uint32_t, kTierCount> waiting_ticks{};  // a guarantee does
 
+  uint32_t fill_beside_copy_tick = 0;  // when a fill last began, or came to be, beside a copy on NVMe
+
   EngineObserver* observer = nullptr;
   uint64_t last_request = kFirstRequest;
   uint64_t last_reservation = 0;
@@ -290,20 +327,24 @@ class EngineState {
   uint64_t waiting = 0;
   uint64_t stray_bytes_punched = 0;
   LatencyHistogram refusals_decided, refusals_answered;
+  std::array<RequestLatency, policy::kSlaTierCount> latency;
   bool recovering = false;
   bool draining = false;
   bool times_shortened = false;  // by a policy: timers that were set before may be late
 
  private:
   TenantState& AddTenant(const std::string& name, const tier::OwnerUidHash& owner);
+  // `wall_ms`: the date of a salt that has to be made.
+  void SetCipher(const TenantState& tenant, int64_t wall_ms);
   void RemoveTenant(TenantState& tenant);
   void AddNvmeStats(EngineStats* out) const;
+  void RetryWaiters(TenantState& tenant);
   void SetRules(TenantState& tenant, const policy::TenantRules& rules);
   policy::BlockAges AgesOf(EntryId id, const index::Entry& entry, uint32_t now_tick) const;
   int64_t start_ns_;
   int64_t start_wall_ms_;
   int64_t advanced_ns_;
-  bool waking_ = false;
+  std::deque<TenantState*> to_wake_;  // the front one's work goes on now
 };
 
 }  // namespace kvartal::engine

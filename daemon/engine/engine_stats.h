@@ -10,6 +10,7 @@
 #include "daemon/base/latency_histogram.h"
 #include "daemon/block/tier_kind.h"
 #include "daemon/policy/drop_reason.h"
+#include "daemon/policy/policy_table.h"
 #include "daemon/policy/refusal.h"
 #include "daemon/tier/device_state.h"
 
@@ -47,19 +48,28 @@ struct TenantStats {
   TenantId id;  // given again to another tenant when this one is gone
   std::string name;
   bool removed = false;  // no policy names it
+  bool encrypts_nvme = false;
   std::array<TenantTierStats, kTierCount> tiers;
   uint64_t entries = 0;
   uint64_t lookups = 0;
   uint64_t blocks_asked = 0, blocks_hit = 0;  // over whole requests; hits are the longest resident prefix
   uint64_t tokens_asked = 0, tokens_hit = 0;
   uint64_t blocks_stored = 0, blocks_aborted = 0;
-  uint64_t blocks_loaded = 0;  // promoted from NVMe
+  uint64_t blocks_loaded = 0;                            // promoted from NVMe
+  uint64_t stored_bytes = 0;                             // committed
+  uint64_t nvme_read_bytes = 0, nvme_written_bytes = 0;  // of its blocks, headers not counted
   uint64_t load_failures = 0;
   uint64_t demotions = 0;       // copies written to NVMe because DRAM wanted the space
   uint64_t write_throughs = 0;  // copies written to NVMe at commit
   uint64_t durable_blocks = 0;
   uint64_t pinned_blocks = 0, pinned_bytes = 0;
   uint64_t leased_bytes = 0;  // of blocks read in place
+};
+
+// From their arrival at the engine to their answers.
+struct RequestLatency {
+  LatencyHistogram load;
+  LatencyHistogram reserve;  // what a store waits for: memory, or a write that makes room
 };
 
 struct EngineStats {
@@ -79,6 +89,7 @@ struct EngineStats {
   // Of Reserves with a refused block: what deciding took, and from their arrival at the engine to the answer, which may
   // have to wait for memory or for a write.
   LatencyHistogram refusals_decided, refusals_answered;
+  std::array<RequestLatency, policy::kSlaTierCount> latency;  // by the SLA tier of the tenant
   std::string policy_version;
   bool nvme_present = false;
   tier::DeviceState nvme_state = tier::DeviceState::kOffline;

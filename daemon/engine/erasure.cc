@@ -16,7 +16,7 @@ struct Erasure::Job {
 };
 
 Erasure::Outcome Erasure::Start(EntryId id, policy::DropReason reason, Done done) {
-  if (!residency_.Removable(id)) return Outcome::kInUse;
+  if (!residency_.Erasable(id)) return Outcome::kInUse;
   if (under_way_ >= kErasuresMax) return Outcome::kQueueFull;
   Entry& entry = state_.index.at(id);
   auto job = std::make_shared<Job>();

@@ -10,12 +10,13 @@ namespace {
 
 struct Counted {
   uint64_t entries = 0;
+  uint64_t of_namespaces = 0;  // the same, as those count them
   std::array<uint64_t, kTierCount> blocks{};
   std::array<uint64_t, kTierCount> leaves{};
   std::array<uint64_t, kTierCount> slot_bytes{};
   uint64_t pinned_blocks = 0;
   std::array<uint64_t, kTierCount> pinned_bytes{};
-  uint64_t leased_bytes = 0;
+  uint64_t leased_bytes = 0, kept_bytes = 0;
 };
 
 void CountEntry(const EngineState& state, EntryId id, std::vector<Counted>* by_tenant, uint64_t* holds) {
@@ -39,7 +40,10 @@ void CountEntry(const EngineState& state, EntryId id, std::vector<Counted>* by_t
   const uint64_t header_bytes = entry.pinned_in(TierKind::kNvme) ? kNvmeHeaderBytes : 0;
   if (entry.pinned) counted.pinned_bytes[TierIndex(entry.pin_tier())] += state.SlotBytesOf(entry) + header_bytes;
   if (entry.lease_count > 0) counted.leased_bytes += state.SlotBytesOf(entry);
-  KV_CHECK(entry.state == BlockState::kCommitted || state.timers.DueOf(id) == policy::TtlWheel::kNever);
+  if (entry.lease_count > 0 || entry.pinned_in(TierKind::kDram)) counted.kept_bytes += state.SlotBytesOf(entry);
+  // One that is being stored anew may have kept its copy on NVMe, and with it the timer.
+  const bool kept = entry.resident(TierKind::kNvme);
+  KV_CHECK(entry.state == BlockState::kCommitted || kept || state.timers.DueOf(id) == policy::TtlWheel::kNever);
   // Visible means resident; a placeholder is there for its children or its leases.
   KV_CHECK((entry.state == BlockState::kCommitted) <= resident);
   if (entry.state == BlockState::kGone) KV_CHECK(!resident && (entry.children > 0 || entry.in_use()));
@@ -58,10 +62,18 @@ void CheckInvariants(const EngineState& state) {
   }
   KV_CHECK(holds == state.held_blocks);
   for (const auto& tenant : state.tenants) {
-    const Counted& counted = by_tenant[tenant->id.value()];
-    KV_CHECK(counted.entries == tenant->stats.entries);
+    Counted& counted = by_tenant[tenant->id.value()];
+    size_t open = 0;
+    for (const NamespaceId id : tenant->namespaces) {
+      const NamespaceState& space = state.ns(id);
+      KV_CHECK(space.tenant == tenant->id && space.users + space.entries > 0);
+      counted.of_namespaces += space.entries;
+      open += space.users > 0 ? 1 : 0;
+    }
+    KV_CHECK(counted.entries == tenant->stats.entries && counted.of_namespaces == counted.entries);
+    KV_CHECK(open == tenant->open_namespaces);
     KV_CHECK(counted.pinned_blocks == tenant->pins.size() && counted.pinned_bytes == tenant->pinned_bytes);
-    KV_CHECK(counted.leased_bytes == tenant->leased_bytes);
+    KV_CHECK(counted.leased_bytes == tenant->leased_bytes && counted.kept_bytes == tenant->kept_bytes);
     for (TierKind tier : kAllTiers) {
       const size_t at = TierIndex(tier);
       KV_CHECK(counted.blocks[at] == tenant->stats.tiers[at].blocks);

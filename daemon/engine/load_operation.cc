@@ -34,6 +34,8 @@ LoadOperation::LoadOperation(LoadPath* path, LoadRequest request, Refusal cut_sh
       group_(request.group),
       session_(request.session),
       due_tick_(path->state_.DueTick(request.deadline_ms)),
+      arrived_ns_(path->state_.devices.clock->MonotonicNs()),
+      began_tick_(path->state_.NowTick()),
       urgency_(request.ahead ? Movement::Urgency::kAhead : Movement::Urgency::kDemand),
       entries_(std::move(request.entries)),
       done_(std::move(done)),
@@ -82,7 +84,13 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
   for (; next_ < entries_.size(); ++next_) {
     const EntryId id = entries_[next_];
     const Entry& entry = state.index.at(id);
-    if (entry.state != BlockState::kCommitted) {  // lost meanwhile, and maybe being stored anew
+    // Being stored anew beside a copy that could not be read.
+    if (entry.state != BlockState::kCommitted && entry.resident(TierKind::kNvme)) {
+      if (!ahead()) state.NoteRefusal(tenant_, TierKind::kDram, Refusal::kBusy, state.SlotBytesOf(entry));
+      StopAt(Refusal::kBusy);
+      return Progress::kSubmitted;
+    }
+    if (IsGone(id)) {
       lost_ = std::min(lost_, next_);
       break;
     }
@@ -97,8 +105,9 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
     const uint32_t slot_bytes = state.SlotBytesOf(entry);
     // Read it might be, and given to nobody: neither by itself nor after those that are on their way.
     if (path_.residency_.LeasesCapped(tenant_, uint64_t{tenant_.reads_under_way + 1} * slot_bytes)) {
-      if (!ahead()) state.NoteRefusal(tenant_, TierKind::kDram, Refusal::kOwed, slot_bytes);
-      StopAt(Refusal::kOwed);
+      const Refusal reason = state.GuaranteeWaits(TierKind::kDram) ? Refusal::kOwed : Refusal::kTenantLimit;
+      if (!ahead()) state.NoteRefusal(tenant_, TierKind::kDram, reason, slot_bytes);
+      StopAt(reason);
       return Progress::kSubmitted;
     }
     const SpaceResult room =
@@ -139,7 +148,24 @@ Movement::Reader LoadOperation::ReaderOf(const std::shared_ptr<LoadOperation>& s
           }};
 }
 
+bool LoadOperation::IsGone(EntryId id) const {
+  const Entry& entry = path_.state_.index.at(id);
+  if (entry.state != BlockState::kCommitted || entry.erasing) return true;
+  return tenant_.rules.max_age_ms > 0 && path_.state_.OverAge(id, path_.state_.NowTick());
+}
+
+bool LoadOperation::MustLetGo(uint32_t now_tick) const {
+  if (now_tick - began_tick_ < kLoadTicksFree) return false;
+  std::vector<Hold> holds;
+  for (size_t i = 0; i < entries_.size(); ++i) holds.push_back({entries_[i], in_place_[i]});
+  return !path_.space_.MayKeep(holds);
+}
+
 bool LoadOperation::LeaseInPlace(size_t position) {
+  if (IsGone(entries_[position])) {
+    lost_ = std::min(lost_, position);
+    return false;
+  }
   in_place_[position] = path_.TryKeep({entries_[position], true});
   if (!in_place_[position] && reason_ == Refusal::kNone) reason_ = path_.NoteNotLeased(entries_[position]);
   return in_place_[position];
@@ -153,13 +179,16 @@ void LoadOperation::Answer() {
   answered_ = true;
   const std::shared_ptr<LoadOperation> self = std::move(*place_);
   path_.unanswered_.erase(place_);
+  EngineState& state = path_.state_;
+  if (!ahead()) state.LatencyOf(tenant_).load.AddNs(state.devices.clock->MonotonicNs() - arrived_ns_);
   CacheEngine::LoadResult result;
   result.reason = reason_;
   size_t position = 0;
-  for (; position < entries_.size() && in_place_[position]; ++position) {
+  // What it brought first may have become too old since.
+  for (; position < entries_.size() && in_place_[position] && !IsGone(entries_[position]); ++position) {
     result.places.push_back(path_.PlaceInDram(entries_[position]));
   }
-  result.read_failed = position == lost_;
+  result.read_failed = position == lost_ || (position < entries_.size() && in_place_[position]);
   std::vector<Hold> own;
   own.reserve(entries_.size());
   for (const EntryId id : entries_) own.push_back({id, false});

@@ -28,6 +28,8 @@ class LoadOperation {
 
   SessionId session() const { return session_; }
   uint32_t due_tick() const { return due_tick_; }
+  // It has kept its blocks for as long as a lease lasts, and a lease of them would not be renewed.
+  bool MustLetGo(uint32_t now_tick) const;
 
  private:
   class Parked;
@@ -37,7 +39,9 @@ class LoadOperation {
   Progress Submit(const std::shared_ptr<LoadOperation>& self);
   Movement::Reader ReaderOf(const std::shared_ptr<LoadOperation>& self, size_t position);
   void StopAt(policy::Refusal reason);
-  // False: it may not.
+  // Nobody is served it any more: deleted meanwhile, and maybe being stored anew, or too old.
+  bool IsGone(EntryId id) const;
+  // False: it may not, or the block is gone.
   bool LeaseInPlace(size_t position);
   void AnswerIfEnded();
   void Answer();
@@ -47,6 +51,8 @@ class LoadOperation {
   const GroupId group_;      // whose it is; None: nobody's who could end
   const SessionId session_;  // who waits for the answer; None: not a session
   const uint32_t due_tick_;
+  const int64_t arrived_ns_;
+  const uint32_t began_tick_;
   const Movement::Urgency urgency_;
   std::vector<EntryId> entries_;
   CacheEngine::LoadDone done_;

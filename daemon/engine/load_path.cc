@@ -20,21 +20,31 @@ BlockPlace LoadPath::PlaceInDram(EntryId id) const {
 }
 
 bool LoadPath::TryKeep(Hold hold) {
+  if (!space_.MayUse(hold)) return false;
   if (hold.in_place) {
     if (!residency_.AddLease(hold.entry)) return false;
   } else {
-    uint16_t& holds = state_.index.at(hold.entry).hold_count;
-    if (holds == kHoldsPerBlockMax) return false;
-    ++holds;
+    return AddHold(hold.entry);
   }
+  ++state_.held_blocks;
+  return true;
+}
+
+bool LoadPath::AddHold(EntryId id) {
+  uint16_t& holds = state_.index.at(id).hold_count;
+  if (holds == kHoldsPerBlockMax) return false;
+  ++holds;
   ++state_.held_blocks;
   return true;
 }
 
 Refusal LoadPath::NoteNotLeased(EntryId id) {
   const Entry& entry = state_.index.at(id);
-  const Refusal reason = entry.lease_count == kHoldsPerBlockMax ? Refusal::kGroupLimit : Refusal::kOwed;
-  state_.NoteRefusal(state_.TenantOf(entry), TierKind::kDram, reason, state_.SlotBytesOf(entry));
+  TenantState& tenant = state_.TenantOf(entry);
+  Refusal reason = entry.lease_count == kHoldsPerBlockMax ? Refusal::kGroupLimit : Refusal::kOwed;
+  const bool drains = tenant.stuck_on_nvme || tenant.stuck_on_entries || space_.AboveLimit(tenant, TierKind::kDram);
+  if (drains && reason == Refusal::kOwed) reason = Refusal::kTenantLimit;
+  state_.NoteRefusal(tenant, TierKind::kDram, reason, state_.SlotBytesOf(entry));
   return reason;
 }
 
@@ -92,7 +102,8 @@ LookupResult LoadPath::Lookup(NamespaceId ns, std::span<const BlockKey> keys, ui
 
 void LoadPath::Load(LoadRequest request, CacheEngine::LoadDone done) {
   size_t kept = 0;
-  while (kept < request.entries.size() && TryKeep({request.entries[kept], false})) ++kept;
+  // Whoever asks holds them already: what has to go is found out block by block.
+  while (kept < request.entries.size() && AddHold(request.entries[kept])) ++kept;
   const Refusal cut_short = kept < request.entries.size() ? Refusal::kGroupLimit : Refusal::kNone;
   request.entries.resize(kept);
   LoadOperation::Start(std::make_shared<LoadOperation>(this, std::move(request), cut_short, std::move(done)));
@@ -113,6 +124,7 @@ void LoadPath::EndSession(SessionId session) {
 void LoadPath::Tick() {
   const uint32_t now_tick = state_.NowTick();
   GiveUp(Refusal::kLate, [&](const LoadOperation& operation) { return operation.due_tick() <= now_tick; });
+  GiveUp(Refusal::kGone, [&](const LoadOperation& operation) { return operation.MustLetGo(now_tick); });
 }
 
 void LoadPath::Release(std::span<const Hold> holds) {
@@ -132,6 +144,22 @@ void LoadPath::Release(std::span<const Hold> holds) {
     if (!entry.in_use()) residency_.EraseIfGone(hold.entry);
   }
   if (tenant != nullptr) state_.Wake(*tenant);
+}
+
+void LoadPath::Hint(std::span<const Hold> chain, policy::SessionHint hint) {
+  if (hint == policy::SessionHint::kWaiting) {
+    const uint64_t request = state_.NextRequest();
+    for (const Hold hold : chain) residency_.Refresh(hold.entry, request, state_.NowTick());
+    return;
+  }
+  // From the end, to where another conversation branches off: what lies before that is not this one's alone.
+  EntryId child;
+  for (auto hold = chain.rbegin(); hold != chain.rend(); ++hold) {
+    const uint32_t own_children = child.valid() && state_.index.at(child).parent == hold->entry ? 1 : 0;
+    if (state_.index.at(hold->entry).children > own_children) return;
+    residency_.SetEnded(hold->entry);
+    child = hold->entry;
+  }
 }
 
 }  // namespace kvartal::engine

@@ -32,15 +32,16 @@ class LoadPath {
   void EndSession(SessionId session);
   void Tick();
   void Release(std::span<const Hold> holds);
+  void Hint(std::span<const Hold> chain, policy::SessionHint hint);
 
  private:
   friend class LoadOperation;
   // Those that `is_over` knows answer with what they have.
   void GiveUp(policy::Refusal reason, absl::FunctionRef<bool(const LoadOperation&)> is_over);
   BlockPlace PlaceInDram(EntryId id) const;
-  // False, and nothing happened, when the block is kept as often as can be counted, or its memory is owed to another
-  // tenant.
+  // False, and nothing happened, when the block is kept as often as can be counted, or has to go.
   bool TryKeep(Hold hold);
+  bool AddHold(EntryId id);
   // Why not, for a lease in place; counted.
   policy::Refusal NoteNotLeased(EntryId id);
 

@@ -20,9 +20,13 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
   Entry& entry = state_.index.at(id);
   TenantState& tenant = state_.TenantOf(entry);
   KV_CHECK(entry.state == BlockState::kCommitted && entry.resident(TierKind::kDram));
-  if (entry.writing || entry.resident(TierKind::kNvme)) return WriteStart::kNotNeeded;
+  if (entry.writing || entry.erasing || entry.resident(TierKind::kNvme)) return WriteStart::kNotNeeded;
   if (!state_.NvmeUsable(tenant)) return WriteStart::kNoRoom;
   const uint32_t slot_bytes = state_.SlotBytesOf(entry);
+  if (!state_.devices.nvme->MayWrite(tenant.domain())) {
+    state_.NoteRefusal(tenant, TierKind::kNvme, policy::Refusal::kEncryptionKeyMissing, slot_bytes);
+    return WriteStart::kNoRoom;
+  }
   const uint64_t written_bytes = slot_bytes + kNvmeHeaderBytes;
   if (!MayWrite(entry, written_bytes)) {
     state_.NoteRefusal(tenant, TierKind::kNvme, policy::Refusal::kWriteBudget, slot_bytes);
@@ -69,29 +73,38 @@ SlotId Movement::NvmeSlotOf(EntryId id) const {
 
 // What is pinned was promised.
 bool Movement::MayWrite(const Entry& entry, uint64_t bytes) const {
-  const bool goes_on = static_cast<policy::SessionPhase>(entry.phase) == policy::SessionPhase::kContinuing;
-  return entry.pinned || state_.write_budget.Admits(state_.devices.clock->MonotonicNs(), bytes,
-                                                    /*proven=*/goes_on || entry.frequency > 1);
+  const auto phase = static_cast<policy::SessionPhase>(entry.phase);
+  const bool proven =
+      phase == policy::SessionPhase::kContinuing || (phase != policy::SessionPhase::kEnded && entry.frequency > 1);
+  return entry.pinned || state_.write_budget.Admits(state_.devices.clock->MonotonicNs(), bytes, proven);
 }
 
 void Movement::WriteThrough(EntryId id) {
   Entry& entry = state_.index.at(id);
   const TenantState& tenant = state_.TenantOf(entry);
   if (tenant.rules.tier(TierKind::kNvme).limit_bytes == 0 && !entry.pinned) entry.times_unrecorded = false;
-  if (entry.resident(TierKind::kNvme) || entry.writing || !state_.NvmeUsable(tenant)) return;
+  if (entry.durable) TellDurable(id);
+  if (entry.resident(TierKind::kNvme) || entry.writing) return;
+  if (state_.recovering && tenant.rules.tier(TierKind::kNvme).limit_bytes > 0) return WriteThroughLater(id);
+  if (!state_.NvmeUsable(tenant)) return;
   // It would go with the next timer, and be written again.
   if (state_.Expired(id, TierKind::kNvme, state_.NowTick())) {
     entry.times_unrecorded = false;
     return;
   }
   const WriteStart start = StartWrite(id, WriteReason::kWriteThrough);
-  if (start == WriteStart::kLater) {
-    entry.times_unrecorded = true;
-    state_.timers.Schedule(id, std::min(state_.timers.DueOf(id), state_.NowTick() + kTimerBusyTicks));
+  // What became durable to a queue that was full has had its turn no more than what waits for room.
+  if (start == WriteStart::kLater || start == WriteStart::kQueueFull) {
+    WriteThroughLater(id);
   } else if (!entry.pinned) {
     // Tried once it could be: a copy that is evicted again is not written for ever.
     entry.times_unrecorded = false;
   }
+}
+
+void Movement::WriteThroughLater(EntryId id) {
+  state_.index.at(id).times_unrecorded = true;
+  state_.timers.Schedule(id, std::min(state_.timers.DueOf(id), state_.NowTick() + kTimerBusyTicks));
 }
 
 void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::DropCause wanted_by,
@@ -105,10 +118,14 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::
   if (reason != WriteReason::kWriteThrough) --tenant.demotions_under_way;
   if (written.ok()) {
     residency_.AddCopy(id, TierKind::kNvme, slot);
+    tenant.stats.nvme_written_bytes += state_.SlotBytesOf(entry);
     ++(reason == WriteReason::kWriteThrough ? tenant.stats.write_throughs : tenant.stats.demotions);
     Record({slot, *written});
   } else {
     residency_.GiveBackNvme(tenant, slot);
+    if (absl::IsFailedPrecondition(written.status())) {
+      state_.NoteRefusal(tenant, TierKind::kNvme, policy::Refusal::kEncryptionKeyMissing, state_.SlotBytesOf(entry));
+    }
   }
   // The space was wanted: it is given up whether the write went well or not, else a sick disk would wedge the tier
   // above it.
@@ -162,6 +179,10 @@ void Movement::MarkDurable(const tier::CatalogRecord& record) {
   if (entry.copy(TierKind::kNvme).slot != record.slot) return;
   if (!entry.durable) ++state_.TenantOf(entry).stats.durable_blocks;
   entry.durable = true;
+  TellDurable(id);
+}
+
+void Movement::TellDurable(EntryId id) {
   auto watch = state_.durable_watch.find(id);
   if (watch == state_.durable_watch.end()) return;
   const auto [group, reservation] = watch->second;
@@ -228,12 +249,18 @@ void Movement::FinishRead(EntryId id, absl::Status status) {
   if (status.ok()) {
     residency_.AddCopy(id, TierKind::kDram, slot);
     ++tenant.stats.blocks_loaded;
+    tenant.stats.nvme_read_bytes += state_.SlotBytesOf(entry);
   } else {
     ++tenant.stats.load_failures;
     entry.reading = false;
     state_.devices.dram->Give(tenant.domain(), slot);
+    // A device that failed says nothing of what it holds: that is kept, until it has failed there again and again.
+    if (!absl::IsDataLoss(status) && entry.read_errors < kReadErrorsPerBlockMax) ++entry.read_errors;
+    const bool lost = absl::IsDataLoss(status) || entry.read_errors == kReadErrorsPerBlockMax;
     // It is being moved within NVMe: who moves it reads it, too.
-    if (!entry.writing) residency_.DropCopy(id, TierKind::kNvme, policy::DropReason::kUnreadable);
+    const bool keyless = absl::IsFailedPrecondition(status);
+    const policy::DropReason reason = keyless ? policy::DropReason::kKeyMissing : policy::DropReason::kUnreadable;
+    if ((lost || keyless) && !entry.writing) residency_.DropCopy(id, TierKind::kNvme, reason);
   }
   for (Reader& reader : node.mapped().readers) reader.done(status.ok() ? ReadOutcome::kDone : ReadOutcome::kLost);
   if (status.ok()) entry.reading = false;

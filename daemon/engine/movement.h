@@ -3,7 +3,7 @@
 // Confined to the engine loop; the transfers run on the disk threads.
 // Invariants: data before metadata (a block is durable only after its catalog record is); while a copy moves,
 // neither its source nor its destination can be freed; a block whose bytes fail verification loses that copy and is
-// never served.
+// never served; one that could not be read keeps it, kReadErrorsPerBlockMax times at most.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace kvartal::engine {
 class Movement {
  public:
   enum class WriteReason : uint8_t { kWriteThrough, kDemotion, kExpiry };
-  // What a promotion came to. Lost: the device failed, or the bytes are not the block's.
+  // What a promotion came to. Lost: a miss for its readers, since the device failed, or the bytes are not the block's.
   enum class ReadOutcome : uint8_t { kDone, kLost };
   using ReadDone = absl::AnyInvocable<void(ReadOutcome)>;
   enum class Urgency : uint8_t { kDemand, kAhead };  // somebody waits for it; or will ask for it
@@ -35,8 +35,11 @@ class Movement {
   // Starts writing a committed DRAM block to NVMe.
   // `wanted_by`: why its DRAM copy goes when it is a demotion.
   WriteStart StartWrite(EntryId id, WriteReason reason, policy::DropCause wanted_by = policy::DropReason::kOwnSpace);
-  // Of a block that is to be on NVMe, if it is not there yet. While room is being made its timer tries again.
+  // Of a block that is to be on NVMe, if it is not there yet. While room is being made, or records still come in, its
+  // timer tries again.
   void WriteThrough(EntryId id);
+  // It would survive kill -9: whoever waits to hear that is told.
+  void TellDurable(EntryId id);
 
   // Starts, or joins, the promotion of a block whose only copy is on NVMe. `slot` is a taken DRAM slot (None when
   // joining). False (nothing started, the slot is still the caller's) when the disk queue is full.
@@ -48,6 +51,7 @@ class Movement {
 
   // A block found in the headers of the file, whose record was lost with the catalog.
   void RecordAgain(const tier::CatalogRecord& record) { Record(record); }
+  bool has_unrecorded() const { return !unrecorded_.empty(); }
   // Offers the catalog again what it had no room for.
   void Tick();
 
@@ -56,6 +60,7 @@ class Movement {
   SlotId NvmeSlotOf(EntryId id) const;
   // Is it worth what writing it takes off the life of the disk, now?
   bool MayWrite(const index::Entry& entry, uint64_t bytes) const;
+  void WriteThroughLater(EntryId id);
   void FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::DropCause wanted_by,
                    absl::StatusOr<tier::BlockHeader> written);
   void Record(const tier::CatalogRecord& record);

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "daemon/base/check.h"
 #include "daemon/base/log.h"
 
@@ -14,29 +17,38 @@ void Recovery::Start(absl::AnyInvocable<void(absl::Status)> done) {
   done_ = std::move(done);
   state_.recovering = true;
   ResumeErasures();
-  if (state_.devices.catalog->was_empty()) {
-    Log(LogLevel::kInfo, "engine",
-        "no NVMe catalog yet: looking for blocks in the headers of the file (none on a new file)");
-    return ReadHeaders();
-  }
   state_.devices.catalog->Load(
       [this](const std::vector<tier::CatalogRecord>& records) { AdoptBatch(records, Source::kCatalog); },
       [this](absl::Status status) { OnLoaded(std::move(status)); });
 }
 
 void Recovery::OnLoaded(absl::Status loaded) {
-  if (loaded.ok()) return LookForOwed();
   if (absl::IsCancelled(loaded)) return Finish(std::move(loaded));
+  if (loaded.ok() && !state_.devices.catalog->incomplete()) return LookForOwed();
+  if (loaded.ok()) {
+    Log(LogLevel::kInfo, "engine",
+        "the NVMe catalog does not know all blocks: looking for others in the headers of the file (none on a new one)");
+    return ReadHeaders();
+  }
   Log(LogLevel::kError, "engine", "the NVMe catalog could not be read in full (", std::string(loaded.message()),
       "): looking for the rest in the headers of the file");
   ReadHeaders();
 }
 
 void Recovery::ReadHeaders() {
+  const auto tombstones =
+      std::make_shared<const std::map<tier::OwnerUidHash, int64_t>>(state_.devices.catalog->tombstones());
   state_.devices.nvme->ScanHeaders(
-      [this](const std::vector<tier::CatalogRecord>& records) { AdoptBatch(records, Source::kHeaders); },
+      [this, tombstones](std::vector<tier::CatalogRecord> records) {
+        for (tier::CatalogRecord& record : records) {
+          const auto tombstone = tombstones->find(record.header.identity.owner);
+          record.condemned = tombstone != tombstones->end() && record.header.first_commit_ms < tombstone->second;
+        }
+        AdoptBatch(records, Source::kHeaders);
+      },
       [this](absl::Status scanned) {
         if (!scanned.ok()) NoteUnseen();
+        completes_catalog_ = scanned.ok() && state_.devices.catalog->incomplete();
         // What cannot be read is a miss.
         Finish(absl::IsDataLoss(scanned) ? absl::OkStatus() : std::move(scanned));
       });
@@ -96,14 +108,16 @@ void Recovery::AdoptOwed(TenantState& past, const tier::CatalogRecord& record, S
 Recovery::Adopted Recovery::AdoptToErase(TenantState& past, const tier::CatalogRecord& record) {
   const tier::BlockIdentity& identity = record.header.identity;
   const ModelLayout layout{identity.tokens_per_block, identity.shard_count, identity.shard_bytes};
-  const auto ns = state_.OpenNamespace(past.id, identity.digest, layout);
+  const auto ns = state_.AddNamespace(past.id, identity.digest, layout);
+  const absl::Cleanup forget = [&] {
+    if (ns.ok()) state_.ForgetIfUnused(*ns);
+  };
   if (!ns.ok() || layout.SlotBytes() != identity.payload_bytes) return Adopted::kNoRoom;
   if (const Adopted adopted = TakeSlot(past, record); adopted != Adopted::kTaken) return adopted;
   BlockKey key;
   const uint32_t slot = record.slot.value();
   std::memcpy(key.bytes.data(), &slot, sizeof(slot));
-  const EntryId id = state_.index.Insert(*ns, key, EntryId::None(), 0);
-  ++past.stats.entries;
+  const EntryId id = state_.InsertEntry(*ns, key, EntryId::None(), 0);
   residency_.AdoptOnNvme(id, record.slot, state_.TickOfWallMs(record.header.first_commit_ms),
                          state_.TickOfWallMs(record.header.last_access_ms));
   return Adopted::kTaken;
@@ -128,7 +142,7 @@ void Recovery::AdoptBatch(const std::vector<tier::CatalogRecord>& records, Sourc
     // There are too many tenants: nobody gets what is to be erased, and nobody is told that it was.
     const bool nobodys = record.condemned || OfUnresumed(record.header);
     if (nobodys) receipts_.NoteUnzeroed(record.header.identity.owner, "");
-    if (nobodys || !AdoptOne(record)) {
+    if (nobodys || !AdoptOne(record, source)) {
       // A header beside its record is no news, and the record stays.
       if (source == Source::kHeaders) continue;
       ++forgotten_;
@@ -148,18 +162,22 @@ tier::CatalogRecord Recovery::NotToCome(tier::CatalogRecord record) const {
   return record;
 }
 
-bool Recovery::AdoptOne(const tier::CatalogRecord& record) {
+bool Recovery::AdoptOne(const tier::CatalogRecord& record, Source source) {
   const tier::BlockIdentity& identity = record.header.identity;
   TenantState* tenant = state_.FindOwner(identity.owner);
   if (tenant == nullptr) tenant = state_.AddRemoved(identity.owner);
   if (tenant == nullptr) return false;
   const ModelLayout layout{identity.tokens_per_block, identity.shard_count, identity.shard_bytes};
-  auto ns = state_.OpenNamespace(tenant->id, identity.digest, layout);
+  const auto ns = state_.AddNamespace(tenant->id, identity.digest, layout);
+  const absl::Cleanup forget = [&] {
+    if (ns.ok()) state_.ForgetIfUnused(*ns);
+  };
   if (!ns.ok() || layout.SlotBytes() != identity.payload_bytes) return false;
   EntryId id = state_.index.Find(*ns, identity.key);
-  if (id.valid() && state_.index.at(id).state != BlockState::kGone)
-    return false;                                                           // stored anew, or a second header of it
-  if (tenant->stats.entries + 2 > tenant->rules.max_entries) return false;  // its own, and maybe its parent's
+  if (id.valid() && state_.index.at(id).resident(TierKind::kNvme)) return false;  // a second header of it
+  const bool stored_anew = id.valid() && state_.index.at(id).state != BlockState::kGone;
+  // Its own, and maybe its parent's.
+  if (!stored_anew && tenant->stats.entries + 2 > tenant->rules.max_entries) return false;
 
   policy::BlockAges ages;
   ages.first_commit_tick = state_.TickOfWallMs(record.header.first_commit_ms);
@@ -170,18 +188,26 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record) {
   if (!over_age && !pinned && policy::Expired(tenant->rules, ages, TierKind::kNvme, now_tick)) return false;
 
   if (TakeSlot(*tenant, record) != Adopted::kTaken) return false;
+  if (stored_anew) {
+    residency_.AdoptBeside(id, record.slot, ages.first_commit_tick, source == Source::kCatalog);
+    if (state_.index.at(id).durable && state_.index.at(id).state == BlockState::kCommitted) movement_.TellDurable(id);
+    AdoptPin(id, record.header.pinned_until_s, pinned && !over_age);
+    return true;
+  }
   const EntryId parent = ParentFor(*ns, id, identity);
   if (!id.valid()) {
-    id = state_.index.Insert(*ns, identity.key, parent, identity.depth);
-    ++tenant->stats.entries;
+    id = state_.InsertEntry(*ns, identity.key, parent, identity.depth);
   } else if (parent.valid()) {
     state_.index.SetParent(id, parent);
   }
   residency_.AdoptOnNvme(id, record.slot, ages.first_commit_tick, ages.last_access_tick);
-  if (record.header.pinned_until_s != 0) {
-    ++(pinned && !over_age && pins_.Adopt(id, record.header.pinned_until_s) ? pinned_ : unpinned_);
-  }
+  AdoptPin(id, record.header.pinned_until_s, pinned && !over_age);
   return true;
+}
+
+void Recovery::AdoptPin(EntryId id, uint32_t until_wall_s, bool in_force) {
+  if (until_wall_s == 0) return;
+  ++(in_force && pins_.Adopt(id, until_wall_s) ? pinned_ : unpinned_);
 }
 
 EntryId Recovery::ParentFor(NamespaceId ns, EntryId id, const tier::BlockIdentity& identity) {
@@ -192,8 +218,7 @@ EntryId Recovery::ParentFor(NamespaceId ns, EntryId id, const tier::BlockIdentit
   const EntryId known = state_.index.Find(ns, identity.parent);
   if (known.valid()) return state_.index.at(known).depth < depth ? known : EntryId::None();
   // Its record may come later: a placeholder is there for it.
-  ++state_.tenant(state_.ns(ns).tenant).stats.entries;
-  return state_.index.Insert(ns, identity.parent, EntryId::None(), depth - 1);
+  return state_.InsertEntry(ns, identity.parent, EntryId::None(), depth - 1);
 }
 
 void Recovery::Finish(absl::Status status) {
@@ -206,6 +231,19 @@ void Recovery::Finish(absl::Status status) {
       " are pinned, ", unpinned_, " no longer; ", owed_, " are to be erased");
   state_.WakeAll();
   done_(std::move(status));
+  Tick();
+}
+
+// Not before each of them has its record: those that were refused are put again in a later tick.
+void Recovery::Tick() {
+  if (!completes_catalog_ || syncing_ || movement_.has_unrecorded()) return;
+  syncing_ = true;
+  state_.devices.catalog->Flush([this](const absl::Status& synced) {
+    syncing_ = false;
+    if (!synced.ok() || movement_.has_unrecorded()) return;
+    completes_catalog_ = false;
+    state_.devices.catalog->MarkComplete();
+  });
 }
 
 }  // namespace kvartal::engine

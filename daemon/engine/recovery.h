@@ -2,7 +2,8 @@
 // again.
 // Confined to the engine loop; records arrive in batches, lookups are served meanwhile.
 // Invariants: NVMe is charged to nobody new until every surviving block is charged; a block that no longer fits its
-// tenant's limit, or has been idle for too long, is forgotten, never squeezed in. What is over age, or of a tenant that
+// tenant's limit, or has been idle for too long, is forgotten, never squeezed in; one that is stored anew meanwhile has
+// this copy beside. What is over age, or of a tenant that
 // no policy names any more, is charged as well, served to nobody, and erased in its turn; so is what the process before
 // this one had promised to erase, found by its record or by its header.
 #pragma once
@@ -31,11 +32,14 @@ class Recovery {
         receipts_(*receipts) {}
 
   void Start(absl::AnyInvocable<void(absl::Status)> done);
+  // Tells the catalog that it knows all blocks once what the headers told of is recorded.
+  void Tick();
 
  private:
   enum class Source : uint8_t { kCatalog, kHeaders };
   void AdoptBatch(const std::vector<tier::CatalogRecord>& records, Source source);
-  bool AdoptOne(const tier::CatalogRecord& record);
+  bool AdoptOne(const tier::CatalogRecord& record, Source source);
+  void AdoptPin(EntryId id, uint32_t until_wall_s, bool in_force);
   // Of headers alone: the dates of a life that this one's clock is behind.
   tier::CatalogRecord NotToCome(tier::CatalogRecord record) const;
   // What the process before this one owed when it ended.
@@ -68,6 +72,8 @@ class Recovery {
   Receipts& receipts_;
   std::vector<tier::ErasureRecord> unresumed_;
   absl::AnyInvocable<void(absl::Status)> done_;
+  bool completes_catalog_ = false;  // all headers were read, and that is not told yet
+  bool syncing_ = false;            // to find out whether it may be
   uint64_t adopted_ = 0;
   uint64_t forgotten_ = 0;
   uint64_t owed_ = 0;  // to erasures that a restart cut short

@@ -14,6 +14,8 @@ void Removal::Start(TenantState& tenant, absl::AnyInvocable<void(absl::StatusOr<
   if (tenant.dropping)
     return done(absl::AlreadyExistsError("this tenant is being erased already: wait for that to end"));
   tenant.dropping = true;
+  // Of one that is removed nobody waits to be let in again.
+  tenant.shut_out_tick = tenant.removed_tick == 0 ? state_.NowTick() : 0;
   // On the clock that blocks are dated by, and after the newest of them. What an earlier process left to be erased ends
   // where that one's removal began: what the owner has stored since is no part of it.
   const bool past = state_.FindOwner(tenant.owner) != &tenant;
@@ -30,25 +32,51 @@ void Removal::PutTombstone(TenantState& tenant) {
   ++tenant.erases_under_way;
   // A wall clock that is set back must not date before it what is stored from now on.
   state_.devices.catalog->KeepTime(std::max(tenant.removal.before_wall_ms, state_.WallMsOfTick(state_.NowTick())));
+  // The tombstone first: it overwrites the salt there is, and what comes later is encrypted with the next one.
   state_.devices.catalog->PutTombstone(tenant.owner, tenant.removal.before_wall_ms,
                                        [this, owner = &tenant](absl::Status status) {
                                          Note(*owner, "the tombstone was not persisted", status);
                                          --owner->erases_under_way;
                                          Continue(*owner);
                                        });
+  state_.ForgetCipher(tenant.owner, tenant.removal.before_wall_ms);
 }
 
 void Removal::Tick() {
   const uint32_t now_tick = state_.NowTick();
-  for (auto& tenant : state_.tenants) {
+  // Who stands aside adds a tenant.
+  for (size_t i = 0, count = state_.tenants.size(); i < count; ++i) {
+    TenantState* const tenant = state_.tenants[i].get();
     if (tenant->dropping) {
       Continue(*tenant);
+      const bool stuck = tenant->dropping && !state_.recovering && tenant->shut_out_tick != 0 &&
+                         now_tick - tenant->shut_out_tick >= kDropStuckTicks;
+      if (stuck) StandAside(*tenant);
     } else if (tenant->removed_tick != 0 && !tenant->erased && !state_.recovering &&
                int64_t{now_tick - tenant->removed_tick} * kTickMs >= state_.options.removed_grace_ms) {
       StartRemoved(*tenant);
     }
   }
   ForgetGone();
+}
+
+void Removal::StandAside(TenantState& tenant) {
+  const std::string name = tenant.stats.name;
+  if (tenant.removed_tick != 0 || !state_.BeginAnew(tenant, absl::StrCat(name, "~erasing-", tenant.removal.erasure)))
+    return;
+  const absl::Status late = absl::UnavailableError(
+      absl::StrCat("tenant ", name,
+                   ": the disk takes no zeros now; what is left is served to nobody, and erased when it "
+                   "does: the audit log will have the receipt, of ",
+                   tenant.stats.name));
+  tenant.shut_out_tick = 0;
+  Log(LogLevel::kError, "engine", std::string(late.message()));
+  auto done = std::move(tenant.drop_done);
+  tenant.drop_done = [past = tenant.stats.name](const absl::StatusOr<uint64_t>& bytes) {
+    Log(bytes.ok() ? LogLevel::kInfo : LogLevel::kError, "engine", "the erasure of ", past,
+        " is at its end: ", bytes.ok() ? "all is erased" : bytes.status().message());
+  };
+  done(late);
 }
 
 void Removal::ForgetGone() {
@@ -164,6 +192,7 @@ bool Removal::EraseOneFromNvme(TenantState& tenant) {
   const Erasure::Outcome outcome =
       erasure_.Start(id, policy::DropReason::kRemoved, [this, owner = &tenant](const absl::Status&) {
         --owner->erases_under_way;
+        if (owner->shut_out_tick != 0) owner->shut_out_tick = state_.NowTick();
         Continue(*owner);
       });
   if (outcome != Erasure::Outcome::kStarted) return false;  // the next completion or tick goes on

@@ -2,7 +2,8 @@
 // NVMe zeroed. On request, or when a tenant that no policy names has not come back within its grace; and what a process
 // before this one began and did not end. A removed tenant of whom nothing is left is forgotten.
 // Confined to the engine loop. REQUIRES: the tenant's sessions were ended before (no leases, nothing filling).
-// Invariant: reports success only after every copy was erased and the tombstone is on disk.
+// Invariants: reports success only after every copy was erased and the tombstone is on disk; a tenant that is in the
+// policy is not shut out for as long as a disk hangs.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +47,8 @@ class Removal {
   void StartRemoved(TenantState& tenant);
   void PutTombstone(TenantState& tenant);
   void Continue(TenantState& tenant);
+  // The disk does not let it go on: what it has to erase is a past tenant's from now on, and who asked is told so.
+  void StandAside(TenantState& tenant);
   void Finish(TenantState& tenant);
   void ForgetGone();
   void Note(TenantState& tenant, const char* what, const absl::Status& status);

@@ -51,15 +51,15 @@ void Residency::NoteUse(Entry* entry, uint64_t request, uint32_t now_tick, polic
   if (history != nullptr) history->classes.Use(past, policy::ReuseClassOf(TraitsOf(*entry)), now_tick);
 }
 
-EntryId Residency::Reserve(NamespaceId ns, const BlockKey& key, EntryId placeholder, EntryId parent, uint32_t depth,
+EntryId Residency::Reserve(NamespaceId ns, const BlockKey& key, EntryId known, EntryId parent, uint32_t depth,
                            uint64_t request) {
-  EntryId id = placeholder;
+  EntryId id = known;
   if (!id.valid()) {
-    id = state_.index.Insert(ns, key, parent, depth);
-    ++state_.tenant(state_.ns(ns).tenant).stats.entries;
+    id = state_.InsertEntry(ns, key, parent, depth);
   }
   Entry& entry = state_.index.at(id);
-  KV_CHECK(MayBecome(entry.state, BlockState::kReserved));
+  KV_CHECK(MayBecome(entry.state, BlockState::kReserved) && !entry.resident(TierKind::kDram));
+  LeaveOrders(id);
   entry.state = BlockState::kReserved;
   NoteUse(&entry, request, state_.NowTick(), PhaseOf(entry, request));
   return id;
@@ -69,6 +69,7 @@ void Residency::StartFilling(EntryId id, SlotId dram_slot) {
   Entry& entry = state_.index.at(id);
   KV_CHECK(MayBecome(entry.state, BlockState::kFilling));
   entry.state = BlockState::kFilling;
+  if (entry.resident(TierKind::kNvme)) state_.fill_beside_copy_tick = state_.NowTick();
   SetCopy(id, TierKind::kDram, dram_slot);
 }
 
@@ -76,11 +77,10 @@ void Residency::Commit(EntryId id) {
   Entry& entry = state_.index.at(id);
   KV_CHECK(MayBecome(entry.state, BlockState::kCommitted));
   entry.state = BlockState::kCommitted;
-  entry.first_commit_tick = entry.last_access_tick = state_.NowTick();
+  entry.last_access_tick = state_.NowTick();
+  if (!entry.resident(TierKind::kNvme)) entry.first_commit_tick = entry.last_access_tick;
   state_.Arm(id);
-  if (IsCandidate(entry, TierKind::kDram)) {
-    state_.TenantOf(entry).order(TierKind::kDram).Insert(id, TraitsOf(entry));
-  }
+  JoinOrders(id);
 }
 
 void Residency::AdoptOnNvme(EntryId id, SlotId slot, uint32_t first_commit_tick, uint32_t last_access_tick) {
@@ -98,6 +98,20 @@ void Residency::AdoptOnNvme(EntryId id, SlotId slot, uint32_t first_commit_tick,
   state_.Arm(id);
 }
 
+void Residency::AdoptBeside(EntryId id, SlotId slot, uint32_t first_commit_tick, bool recorded) {
+  Entry& entry = state_.index.at(id);
+  KV_CHECK(entry.state != BlockState::kGone && !entry.resident(TierKind::kNvme) && !entry.writing);
+  if (entry.state == BlockState::kFilling) state_.fill_beside_copy_tick = state_.NowTick();
+  // Its age counts from the first of both.
+  const bool older = entry.state != BlockState::kCommitted || first_commit_tick < entry.first_commit_tick;
+  if (older) entry.first_commit_tick = first_commit_tick;
+  entry.durable = recorded;
+  SetCopy(id, TierKind::kNvme, slot);
+  if (recorded) ++state_.TenantOf(entry).stats.durable_blocks;
+  entry.recorded_period = (state_.AccessPeriodOf(entry) + 1) & 3;  // another than that: its record is older
+  state_.Arm(id);
+}
+
 void Residency::Touch(EntryId id, uint64_t request, uint32_t now_tick) {
   Touch(id, request, now_tick, PhaseOf(state_.index.at(id), request));
 }
@@ -107,6 +121,21 @@ void Residency::Touch(EntryId id, uint64_t request, uint32_t now_tick, policy::S
   if (entry.last_touch == request) return;
   LeaveOrders(id);
   NoteUse(&entry, request, now_tick, phase);
+  JoinOrders(id);
+}
+
+void Residency::SetEnded(EntryId id) {
+  LeaveOrders(id);
+  state_.index.at(id).phase = static_cast<uint8_t>(policy::SessionPhase::kEnded);
+  JoinOrders(id);
+}
+
+void Residency::Refresh(EntryId id, uint64_t request, uint32_t now_tick) {
+  Entry& entry = state_.index.at(id);
+  LeaveOrders(id);
+  entry.last_touch = request;
+  entry.last_access_tick = now_tick;
+  entry.phase = static_cast<uint8_t>(policy::SessionPhase::kContinuing);
   JoinOrders(id);
 }
 
@@ -132,14 +161,13 @@ bool Residency::GoesBefore(EntryId first, EntryId second, TierKind tier) const {
 bool Residency::AddLease(EntryId id) {
   Entry& entry = state_.index.at(id);
   if (entry.lease_count == kHoldsPerBlockMax) return false;
-  // Its extent is owed to another tenant, and has to become empty.
-  const SlotId slot = entry.copy(TierKind::kDram).slot;
   TenantState& tenant = state_.TenantOf(entry);
-  if (slot.valid() && state_.devices.dram->IsLeaving(tenant.domain(), slot)) return false;
   if (entry.lease_count == 0) {
     const uint64_t bytes = state_.SlotBytesOf(entry);
-    if (LeasesCapped(tenant, bytes)) return false;
+    const uint64_t more_bytes = entry.pinned_in(TierKind::kDram) ? 0 : bytes;
+    if (LeasesCapped(tenant, more_bytes)) return false;
     tenant.leased_bytes += bytes;
+    tenant.kept_bytes += more_bytes;
     if (IsCandidate(entry, TierKind::kDram)) tenant.order(TierKind::kDram).Remove(id, TraitsOf(entry));
   }
   ++entry.lease_count;
@@ -147,8 +175,13 @@ bool Residency::AddLease(EntryId id) {
 }
 
 bool Residency::LeasesCapped(const TenantState& tenant, uint64_t more_bytes) const {
-  const uint64_t cap_bytes = tenant.rules.tier(TierKind::kDram).guarantee_bytes;
-  return state_.GuaranteeWaits(TierKind::kDram) && tenant.leased_bytes + more_bytes > cap_bytes;
+  return more_bytes > 0 && tenant.kept_bytes + more_bytes > LeaseCapBytes(tenant);
+}
+
+uint64_t Residency::LeaseCapBytes(const TenantState& tenant) const {
+  if (state_.GuaranteeWaits(TierKind::kDram)) return tenant.rules.tier(TierKind::kDram).guarantee_bytes;
+  const policy::Account& account = state_.ledger.account(tenant.id, TierKind::kDram);
+  return account.charged_bytes > account.limit_bytes ? account.limit_bytes : kNoCap;
 }
 
 void Residency::EndLease(EntryId id, uint32_t now_tick) {
@@ -161,7 +194,9 @@ void Residency::EndLease(EntryId id, uint32_t now_tick) {
   LeaveOrders(id);
   entry.lease_count = 0;
   entry.last_access_tick = now_tick;  // it was in use until now
-  state_.TenantOf(entry).leased_bytes -= state_.SlotBytesOf(entry);
+  TenantState& tenant = state_.TenantOf(entry);
+  tenant.leased_bytes -= state_.SlotBytesOf(entry);
+  if (!entry.pinned_in(TierKind::kDram)) tenant.kept_bytes -= state_.SlotBytesOf(entry);
   JoinOrders(id);
 }
 
@@ -171,24 +206,33 @@ uint64_t Residency::PinBytes(EntryId id, TierKind tier) const {
 
 void Residency::Pin(EntryId id, TierKind tier) {
   Entry& entry = state_.index.at(id);
-  auto& pinned_bytes = state_.TenantOf(entry).pinned_bytes;
+  TenantState& tenant = state_.TenantOf(entry);
+  ClearPin(id);
   LeaveOrders(id);
-  if (entry.pinned) pinned_bytes[TierIndex(entry.pin_tier())] -= PinBytes(id, entry.pin_tier());
   entry.pinned = true;
   entry.pin_on_nvme = tier == TierKind::kNvme;
-  pinned_bytes[TierIndex(tier)] += PinBytes(id, tier);
+  tenant.pinned_bytes[TierIndex(tier)] += PinBytes(id, tier);
+  if (tier == TierKind::kDram && entry.lease_count == 0) tenant.kept_bytes += PinBytes(id, tier);
+  JoinOrders(id);
+}
+
+void Residency::ClearPin(EntryId id) {
+  Entry& entry = state_.index.at(id);
+  if (!entry.pinned) return;
+  TenantState& tenant = state_.TenantOf(entry);
+  const TierKind tier = entry.pin_tier();
+  LeaveOrders(id);
+  entry.pinned = false;
+  tenant.pinned_bytes[TierIndex(tier)] -= PinBytes(id, tier);
+  if (tier == TierKind::kDram && entry.lease_count == 0) tenant.kept_bytes -= PinBytes(id, tier);
   JoinOrders(id);
 }
 
 void Residency::Unpin(EntryId id) {
   Entry& entry = state_.index.at(id);
   if (!entry.pinned) return;
-  TenantState& tenant = state_.TenantOf(entry);
-  LeaveOrders(id);
-  entry.pinned = false;
-  tenant.pinned_bytes[TierIndex(entry.pin_tier())] -= PinBytes(id, entry.pin_tier());
-  tenant.pins.erase(id);
-  JoinOrders(id);
+  ClearPin(id);
+  state_.TenantOf(entry).pins.erase(id);
 }
 
 void Residency::SetCopy(EntryId id, TierKind tier, SlotId slot) {
@@ -220,6 +264,7 @@ void Residency::AddCopy(EntryId id, TierKind tier, SlotId slot) {
   SetCopy(id, tier, slot);
   Entry& entry = state_.index.at(id);
   if (tier == TierKind::kNvme) entry.recorded_period = state_.AccessPeriodOf(entry) & 3;
+  entry.read_errors = 0;  // written or read just now
   state_.Arm(id);
 }
 
@@ -244,6 +289,8 @@ void Residency::DropCopy(EntryId id, TierKind tier, policy::DropCause cause) {
   Entry& entry = state_.index.at(id);
   KV_CHECK(entry.resident(tier) && !entry.writing && !entry.reading);
   KV_CHECK(tier != TierKind::kDram || entry.lease_count == 0);
+  // What is pinned here is nobody else's.
+  KV_CHECK(cause.reason != policy::DropReason::kTakenByOther || !entry.pinned_in(tier));
   const SlotId slot = entry.copy(tier).slot;
   TenantState& tenant = state_.TenantOf(entry);
   const bool retired = state_.ns(entry.ns).users == 0;
@@ -254,8 +301,9 @@ void Residency::DropCopy(EntryId id, TierKind tier, policy::DropCause cause) {
                          cause.reason == policy::DropReason::kOverLimit;
   if (for_space) state_.RememberLost(tenant, tier, entry);
   ClearCopy(id, tier);
-  // A retired block goes whatever it is worth: nothing is learnt from that.
-  if (policy::IsEviction(cause.reason) && !retired) tenant.order(tier).Evicted(TraitsOf(entry));
+  // What is retired or has ended goes whatever it is worth: nothing is learnt from that.
+  const bool over = retired || static_cast<policy::SessionPhase>(entry.phase) == policy::SessionPhase::kEnded;
+  if (policy::IsEviction(cause.reason) && !over) tenant.order(tier).Evicted(TraitsOf(entry));
   if (tier == TierKind::kNvme && entry.durable) {
     entry.durable = false;
     --state_.TenantOf(entry).stats.durable_blocks;
@@ -279,6 +327,11 @@ void Residency::Abandon(EntryId id) {
     ClearCopy(id, TierKind::kDram);
     FreeSlot(entry, TierKind::kDram, slot);
   }
+  if (entry.resident(TierKind::kNvme)) {
+    entry.state = BlockState::kCommitted;
+    JoinOrders(id);
+    return state_.Arm(id);
+  }
   entry.state = BlockState::kGone;
   EraseIfGone(id);
 }
@@ -299,13 +352,12 @@ void Residency::EraseIfGone(EntryId id) {
     if (entry.children > 0 || entry.in_use()) return;
     const EntryId parent = entry.parent;
     TenantState& tenant = state_.TenantOf(entry);
-    --tenant.stats.entries;
     if (tenant.history() != nullptr && entry.frequency > 0 && !tenant.dropping) {
       tenant.history()->ghosts.Remember(EngineState::FingerprintOf(entry.ns, entry.key),
-                                        policy::PastUseOf(TraitsOf(entry)), tenant.stats.entries,
+                                        policy::PastUseOf(TraitsOf(entry)), tenant.stats.entries - 1,
                                         state_.tenants.size());
     }
-    state_.index.Erase(id);
+    state_.EraseEntry(id);
     id = parent;
   }
 }
@@ -332,6 +384,7 @@ void Residency::MoveOnNvme(EntryId id, SlotId to, uint8_t access_period) {
   state_.index.SetCopy(id, TierKind::kNvme, to);
   state_.devices.nvme->SetHolder(to, id);
   entry.recorded_period = access_period & 3;
+  entry.read_errors = 0;
   // It may have been pinned, or for longer, while the record was written.
   if (entry.pinned) {
     entry.times_unrecorded = true;
@@ -343,12 +396,18 @@ void Residency::Relocate(EntryId id, SlotId to) { state_.index.SetCopy(id, TierK
 
 bool Residency::Movable(EntryId id, TierKind tier) const {
   const Entry& entry = state_.index.at(id);
-  return !entry.leased_in(tier) && !entry.pinned_in(tier) && !entry.writing && !entry.reading;
+  return entry.state == BlockState::kCommitted && !entry.leased_in(tier) && !entry.pinned_in(tier) && !entry.writing &&
+         !entry.reading;
+}
+
+bool Residency::Erasable(EntryId id) const {
+  const Entry& entry = state_.index.at(id);
+  return entry.lease_count == 0 && !entry.pinned && !entry.writing && !entry.reading;
 }
 
 bool Residency::Removable(EntryId id) const {
   const Entry& entry = state_.index.at(id);
-  return !entry.in_use() && !entry.pinned && !entry.writing && !entry.reading;
+  return entry.state == BlockState::kCommitted && !entry.in_use() && !entry.pinned && !entry.writing && !entry.reading;
 }
 
 }  // namespace kvartal::engine

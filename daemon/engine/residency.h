@@ -15,18 +15,25 @@ class Residency {
  public:
   explicit Residency(EngineState* state) : state_(*state) {}
 
-  // A new entry in state kReserved, or the placeholder revived. REQUIRES: FindOrPlaceholder said there is no live
-  // block.
-  EntryId Reserve(NamespaceId ns, const BlockKey& key, EntryId placeholder, EntryId parent, uint32_t depth,
-                  uint64_t request);
+  // A new entry in state kReserved; or `known` once more: a placeholder, or a block that has a copy on NVMe alone,
+  // which it keeps.
+  EntryId Reserve(NamespaceId ns, const BlockKey& key, EntryId known, EntryId parent, uint32_t depth, uint64_t request);
   void StartFilling(EntryId id, SlotId dram_slot);
   void Commit(EntryId id);
   // Recovery: a committed block whose only copy is on NVMe.
   void AdoptOnNvme(EntryId id, SlotId slot, uint32_t first_commit_tick, uint32_t last_access_tick);
+  // Recovery: of a block that was stored anew, or is being, before this older copy of it was found; `recorded`: in the
+  // catalog.
+  void AdoptBeside(EntryId id, SlotId slot, uint32_t first_commit_tick, bool recorded);
 
   // The request `request` used it now; its conversation is in the phase that the request showed on the way to it.
   void Touch(EntryId id, uint64_t request, uint32_t now_tick);
   void Touch(EntryId id, uint64_t request, uint32_t now_tick, policy::SessionPhase phase);
+
+  // Its client says that nobody will ask for it again; the next request that does takes that back.
+  void SetEnded(EntryId id);
+  // As if the request had used it, but for what is counted and learnt of uses.
+  void Refresh(EntryId id, uint64_t request, uint32_t now_tick);
 
   // A copy that has just been written there.
   void AddCopy(EntryId id, TierKind tier, SlotId slot);
@@ -36,7 +43,7 @@ class Residency {
   void DropCopy(EntryId id, TierKind tier, policy::DropCause cause);
   // All copies. REQUIRES: no I/O under way, no leases.
   void DropBlock(EntryId id, policy::DropCause cause);
-  // An aborted or refused block that never became visible.
+  // Its fill was aborted or refused: it is gone, unless NVMe has kept a copy of it.
   void Abandon(EntryId id);
   // Erases the entry, and placeholders above it, when nothing is left of it. A no-op while something is.
   void EraseIfGone(EntryId id);
@@ -46,10 +53,14 @@ class Residency {
   bool Evictable(EntryId id, TierKind tier) const;
   // Is `first` the less valuable of two blocks, as the order of `tier` sees it?
   bool GoesBefore(EntryId first, EntryId second, TierKind tier) const;
-  // A reader in place comes or goes. False, and nothing happened, when they are as many as can be counted, or its
-  // memory is owed to another tenant.
+  // A reader in place comes or goes. False, and nothing happened, when they are as many as can be counted, or leases
+  // are capped.
   bool AddLease(EntryId id);
-  // Somebody waits for what is guaranteed to it: no lease of so many bytes more would be given.
+  // What the tenant may lease or pin in DRAM: its guarantee while somebody waits for its own, its limit while it is
+  // above that, else kNoCap.
+  static constexpr uint64_t kNoCap = UINT64_MAX;
+  uint64_t LeaseCapBytes(const TenantState& tenant) const;
+  // No lease of so many bytes more, which nothing keeps in DRAM yet, would be given.
   bool LeasesCapped(const TenantState& tenant, uint64_t more_bytes) const;
   void EndLease(EntryId id, uint32_t now_tick);
   // Its copy in `tier` is kept; what is elsewhere comes and goes. Pinned before, it is kept there from now on.
@@ -67,8 +78,10 @@ class Residency {
   bool Relocatable(EntryId id) const;
   // It does now.
   void Relocate(EntryId id, SlotId to);
-  // May its copy in `tier` go? Not while it is read in place, kept there by a pin, or moving.
+  // May its copy in `tier` go? Not while it is read in place, kept there by a pin, moving, or being filled.
   bool Movable(EntryId id, TierKind tier) const;
+  // May its bytes be zeroed? Not while it is read in place, pinned or moving. What is merely held is gone then.
+  bool Erasable(EntryId id) const;
   // May the whole block go?
   bool Removable(EntryId id) const;
 
@@ -83,6 +96,7 @@ class Residency {
   void ClearCopy(EntryId id, TierKind tier);
   void JoinOrders(EntryId id);
   void LeaveOrders(EntryId id);
+  void ClearPin(EntryId id);
   void FreeSlot(const index::Entry& entry, TierKind tier, SlotId slot);
 
   EngineState& state_;

@@ -259,18 +259,22 @@ uint64_t Space::GiveBackEmpty(TenantState& tenant) {
 }
 
 void Space::DrainOverLimit(TenantState& tenant, uint32_t max_blocks) {
+  bool& entries_stuck = tenant.stuck_on_entries = false;
   for (uint32_t taken = 0; taken < max_blocks && tenant.stats.entries > tenant.rules.max_entries; ++taken) {
-    if (!DropOneEntry(tenant, kNoRequest)) break;
+    entries_stuck = !DropOneEntry(tenant, kNoRequest);
+    if (entries_stuck) break;
   }
-  for (TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
-    for (uint32_t taken = 0; taken < max_blocks; ++taken) {
-      const policy::Account& account = state_.ledger.account(tenant.id, tier);
-      if (account.charged_bytes <= account.limit_bytes) break;
-      if (tier == TierKind::kDram && GiveBackEmpty(tenant) > 0) continue;
-      const EntryId victim = Victim(tenant, tier, kNoRequest);
-      if (!victim.valid()) break;
-      residency_.DropCopy(victim, tier, DropReason::kOverLimit);
-    }
+  tenant.stuck_on_nvme = false;
+  for (uint32_t taken = 0; taken < max_blocks && AboveLimit(tenant, TierKind::kNvme); ++taken) {
+    const EntryId victim = Victim(tenant, TierKind::kNvme, kNoRequest);
+    tenant.stuck_on_nvme = !victim.valid();
+    if (!victim.valid()) break;
+    residency_.DropCopy(victim, TierKind::kNvme, DropReason::kOverLimit);
+  }
+  // Whole extents, as another tenant would take them: in the one that leaves nothing new is stored or leased.
+  uint32_t rounds = max_blocks;
+  while (AboveLimit(tenant, TierKind::kDram) && rounds > 0) {
+    if (EmptyExtent(tenant, DropReason::kOverLimit, policy::Claim::kGuarantee, &rounds) != Step::kRetry) break;
   }
 }
 

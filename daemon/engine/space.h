@@ -54,16 +54,19 @@ class Space {
   void Tick();
   // The tenant empties an extent for another, and holds more than its guarantee.
   bool IsGiving(const TenantState& tenant) const;
-  // Its DRAM copy lies in an extent that has to be emptied for another tenant.
+  // Its DRAM copy lies in an extent that has to be emptied, for another tenant or a lowered limit.
   bool IsOwed(EntryId id) const;
+  bool AboveLimit(const TenantState& tenant, TierKind tier) const;
+  // May somebody begin to use the block, or go on? Not what has to go, for its age, another tenant or a lowered limit.
+  bool MayUse(const Hold& hold) const;
   // CacheEngine::MayRenew.
   bool MayKeep(std::span<const Hold> holds) const;
 
   // Gives empty DRAM extents of the tenant back to the node. The tenant is refunded at once; the bytes count against
   // the capacity until they are punched. Returns the bytes refunded.
   uint64_t GiveBackEmpty(TenantState& tenant);
-  // Takes DRAM copies of the tenant's least valuable blocks, at most `max_blocks`, until its charge fits its limit
-  // again.
+  // Takes copies of the tenant's least valuable blocks, at most `max_blocks` a tier, until its charges fit its limits
+  // again. Where all that could go is in use, no use of it begins or goes on.
   void DrainOverLimit(TenantState& tenant, uint32_t max_blocks);
 
  private:
@@ -81,13 +84,14 @@ class Space {
   // --- from others
   Step TakeDramFromOthers(TenantState& taker, uint32_t slot_bytes);
   Step TakeNvmeFromOthers(TenantState& taker, uint32_t slot_bytes);
-  // Makes `victim` give one DRAM extent to the node. kStuck: it cannot now.
-  Step EmptyExtent(TenantState& victim, const TenantState& taker, policy::Claim claim);
+  // Makes `victim` give one DRAM extent to the node, in at most `*rounds` steps. kStuck: it cannot now.
+  Step EmptyExtent(TenantState& victim, policy::DropCause cause, policy::Claim claim, uint32_t* rounds);
   bool ChooseExtent(TenantState& victim, policy::Claim claim, EntryId least_valuable);
+  bool OnlyPinnedLeave(const TenantState& victim) const;
   // The next block that the victim loses: its least valuable leaf; when none may go, whatever lies in the extent that
   // is leaving and is not read now.
   EntryId NextToGiveUp(TenantState& victim, EntryId leaf);
-  Step GiveUp(TenantState& victim, EntryId id, const TenantState& taker);
+  Step GiveUp(TenantState& victim, EntryId id, policy::DropCause cause);
   // Somebody waits for room that is being made: until then others take none of it.
   void NoteWants(const TenantState& tenant, TierKind tier, uint64_t least_bytes);
   // A guarantee is not refused while others hold what they borrowed: it waits for their leases.

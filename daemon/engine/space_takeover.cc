@@ -18,6 +18,7 @@ using policy::DropReason;
 namespace {
 constexpr uint64_t kNoRequest = 0;
 constexpr uint64_t kAnySize = UINT64_MAX;
+constexpr size_t kStaysLong = kExtentMaxBytes / kSlotAlignBytes;  // more than all leases of an extent
 }  // namespace
 
 Space::Step Space::TakeDramFromOthers(TenantState& taker, uint32_t slot_bytes) {
@@ -32,17 +33,18 @@ Space::Step Space::TakeDramFromOthers(TenantState& taker, uint32_t slot_bytes) {
   // An extent is on its way.
   if (state_.ledger.reclaiming_bytes(TierKind::kDram) > 0) return Step::kWait;
   while (TenantState* victim = shares_.Victim(taker, TierKind::kDram, claim)) {
-    const Step step = EmptyExtent(*victim, taker, claim);
+    uint32_t rounds = kEvictionsPerReserveMax;
+    const Step step = EmptyExtent(*victim, DropCause(DropReason::kTakenByOther, taker.id), claim, &rounds);
     if (step != Step::kStuck) return step;
     shares_.NoteStuck(taker, *victim, TierKind::kDram, claim);
   }
   return Step::kStuck;
 }
 
-Space::Step Space::EmptyExtent(TenantState& victim, const TenantState& taker, Claim claim) {
+Space::Step Space::EmptyExtent(TenantState& victim, DropCause cause, Claim claim, uint32_t* rounds) {
   tier::DramTier& dram = *state_.devices.dram;
   if (!victim.memory_open) return Step::kStuck;
-  for (uint32_t round = 0; round < kEvictionsPerReserveMax; ++round) {
+  for (; *rounds > 0; --*rounds) {
     if (GiveBackEmpty(victim) > 0) return Step::kRetry;
     const EntryId leaf = Victim(victim, TierKind::kDram, kNoRequest);
     if (dram.LeavingSlots(victim.domain()) == 0 && !ChooseExtent(victim, claim, leaf)) return Step::kStuck;
@@ -52,7 +54,8 @@ Space::Step Space::EmptyExtent(TenantState& victim, const TenantState& taker, Cl
     if (dram.LeavingSlots(victim.domain()) == 0) continue;
     // What cannot move is not helped by a block that goes elsewhere.
     const EntryId given_up = wants_slots ? NextToGiveUp(victim, leaf) : EntryId::None();
-    const Step step = given_up.valid() ? GiveUp(victim, given_up, taker) : Step::kStuck;
+    const Step step = given_up.valid() ? GiveUp(victim, given_up, cause) : Step::kStuck;
+    if (wants_slots && !given_up.valid() && OnlyPinnedLeave(victim)) dram.StopLeaving(victim.domain());
     if (step == Step::kStuck && victim.writes_under_way > 0) return Step::kWait;
     if (step != Step::kRetry) return step;
   }
@@ -66,20 +69,35 @@ bool Space::ChooseExtent(TenantState& victim, Claim claim, EntryId least_valuabl
   const policy::Account& account = state_.ledger.account(victim.id, TierKind::kDram);
   const SlotId near =
       least_valuable.valid() ? state_.index.at(least_valuable).copy(TierKind::kDram).slot : SlotId::None();
-  const auto may_move = [this](EntryId id) { return residency_.Relocatable(id); };
+  // A lease ends. What is pinned here waits for a slot, which nobody makes when no leaf may go.
+  const auto cost = [&](EntryId id) -> size_t {
+    const bool pinned = id.valid() && state_.index.at(id).pinned_in(TierKind::kDram);
+    if (pinned && !least_valuable.valid()) return kStaysLong;
+    return residency_.Relocatable(id) ? 0 : 1;
+  };
   const uint64_t borrowed = account.charged_bytes - std::min(account.charged_bytes, account.guarantee_bytes);
-  if (dram.StartLeaving(victim.domain(), borrowed + kExtentAlignBytes - 1, near, may_move)) return true;
-  return claim == Claim::kGuarantee && dram.StartLeaving(victim.domain(), kAnySize, near, may_move);
+  if (dram.StartLeaving(victim.domain(), borrowed + kExtentAlignBytes - 1, near, cost)) return true;
+  return claim == Claim::kGuarantee && dram.StartLeaving(victim.domain(), kAnySize, near, cost);
+}
+
+// And nothing makes room for them: another extent may be empty sooner, and these be read meanwhile.
+bool Space::OnlyPinnedLeave(const TenantState& victim) const {
+  const std::vector<EntryId> holders = state_.devices.dram->LeavingHolders(victim.domain());
+  return std::all_of(holders.begin(), holders.end(), [this](EntryId id) {
+    return residency_.Relocatable(id) && state_.index.at(id).pinned_in(TierKind::kDram);
+  });
 }
 
 // A victim that reads all its leaves for ever must not hold what lies above them. Such blocks have descendants that
-// stay: they are found again once the block is. A pinned or held block stays in the cache, not in this tier.
+// stay: they are found again once the block is. A held block stays in the cache, not in this tier; one that is pinned
+// here only moves.
 EntryId Space::NextToGiveUp(TenantState& victim, EntryId leaf) {
   if (leaf.valid()) return leaf;
   EntryId deepest;
   for (const EntryId id : state_.devices.dram->LeavingHolders(victim.domain())) {
     if (!residency_.Relocatable(id) || IsDueForErasure(id)) continue;
     const index::Entry& entry = state_.index.at(id);
+    if (entry.pinned_in(TierKind::kDram)) continue;
     const bool may_go =
         entry.resident(TierKind::kNvme) || residency_.Evictable(id, TierKind::kDram) || state_.NvmeUsable(victim);
     if (may_go && (!deepest.valid() || entry.depth > state_.index.at(deepest).depth)) deepest = id;
@@ -88,8 +106,7 @@ EntryId Space::NextToGiveUp(TenantState& victim, EntryId leaf) {
 }
 
 // What is not below yet is written there first; a Basic tenant's blocks are not worth the disk's time now.
-Space::Step Space::GiveUp(TenantState& victim, EntryId id, const TenantState& taker) {
-  const DropCause cause(DropReason::kTakenByOther, taker.id);
+Space::Step Space::GiveUp(TenantState& victim, EntryId id, DropCause cause) {
   const bool below = state_.index.at(id).resident(TierKind::kNvme);
   const bool may_drop = below || residency_.Evictable(id, TierKind::kDram);
   const bool worth_writing = victim.rules.sla != policy::SlaTier::kBasic || !may_drop;
@@ -121,7 +138,8 @@ bool Space::WaitsForGuarantee(const TenantState& tenant, TierKind tier, uint64_t
 void Space::Tick() {
   if (state_.SomebodyTakes(TierKind::kDram)) return;
   for (auto& tenant : state_.tenants) {
-    if (tenant->memory_open) state_.devices.dram->StopLeaving(tenant->domain());
+    const bool drains = AboveLimit(*tenant, TierKind::kDram);
+    if (tenant->memory_open && !drains) state_.devices.dram->StopLeaving(tenant->domain());
   }
 }
 
@@ -136,18 +154,35 @@ bool Space::IsOwed(EntryId id) const {
   return state_.devices.dram->IsLeaving(state_.TenantOf(entry).domain(), entry.copy(TierKind::kDram).slot);
 }
 
-// What a tenant borrows ends when the lender comes: its leases and holds, as far as they are more than its guarantee.
+bool Space::AboveLimit(const TenantState& tenant, TierKind tier) const {
+  const policy::Account& account = state_.ledger.account(tenant.id, tier);
+  return account.charged_bytes > account.limit_bytes;
+}
+
+// A hold needs some copy, a lease in place the one in DRAM.
+bool Space::MayUse(const Hold& hold) const {
+  const index::Entry& entry = state_.index.at(hold.entry);
+  const TenantState& tenant = state_.TenantOf(entry);
+  if (tenant.stuck_on_nvme || (tenant.stuck_on_entries && !entry.pinned)) return false;
+  if (tenant.rules.max_age_ms > 0 && state_.OverAge(hold.entry, state_.NowTick())) return false;
+  return !IsOwed(hold.entry) || (!hold.in_place && entry.resident(TierKind::kNvme));
+}
+
+// What a tenant borrows ends when the lender comes: its leases and holds, as far as they, and what it has pinned, are
+// more than its guarantee. Above a lowered limit, as far as they are more than that.
 bool Space::MayKeep(std::span<const Hold> holds) const {
-  const bool somebody_takes = state_.SomebodyTakes(TierKind::kDram) || state_.SomebodyTakes(TierKind::kNvme);
-  if (holds.empty() || !somebody_takes) return true;
+  if (holds.empty()) return true;
   const TenantState& tenant = state_.TenantOf(state_.index.at(holds.front().entry));
+  const bool somebody_takes = state_.SomebodyTakes(TierKind::kDram) || state_.SomebodyTakes(TierKind::kNvme);
+  const bool leaves = tenant.memory_open && state_.devices.dram->LeavingSlots(tenant.domain()) > 0;
+  const uint64_t cap_bytes = residency_.LeaseCapBytes(tenant);
+  const bool drains = leaves || tenant.stuck_on_nvme || tenant.stuck_on_entries || cap_bytes != Residency::kNoCap;
+  if (!somebody_takes && !drains && tenant.rules.max_age_ms == 0) return true;
   const policy::Account& nvme = state_.ledger.account(tenant.id, TierKind::kNvme);
-  const bool in_place_may = !state_.GuaranteeWaits(TierKind::kDram) ||
-                            tenant.leased_bytes <= tenant.rules.tier(TierKind::kDram).guarantee_bytes;
+  const bool in_place_may = tenant.kept_bytes <= cap_bytes;
   const bool others_may = !state_.GuaranteeWaits(TierKind::kNvme) || nvme.charged_bytes <= nvme.guarantee_bytes;
-  return std::all_of(holds.begin(), holds.end(), [&](const Hold& hold) {
-    return hold.in_place ? in_place_may && !IsOwed(hold.entry) : others_may;
-  });
+  return std::all_of(holds.begin(), holds.end(),
+                     [&](const Hold& hold) { return MayUse(hold) && (hold.in_place ? in_place_may : others_may); });
 }
 
 // On NVMe the slot is the unit: one block of the victim for one of the taker. Where bytes are free, but in segments of

@@ -20,6 +20,7 @@ class StorePath::Operation : public Waiter {
         tenant_(state_.tenant(state_.ns(request.ns).tenant)),
         group_(request.group),
         ns_(request.ns),
+        use_(&path->state_, request.ns),
         shard_(request.shard),
         due_tick_(state_.DueTick(request.deadline_ms)),
         request_(request.request != 0 ? request.request : state_.NextRequest()),
@@ -96,11 +97,8 @@ class StorePath::Operation : public Waiter {
     switch (entry.state) {
       case BlockState::kCommitted:
         if (!state_.FindTier(id, state_.NowTick(), &tier)) {
-          // Expired and not yet swept. What cannot be taken away now is not stored twice either; what is over age is
-          // erased first.
-          if (!path_.residency_.Removable(id) || state_.OverAge(id, state_.NowTick())) return AddBusy(), true;
-          path_.residency_.DropBlock(id, policy::DropReason::kIdle);
-          return false;
+          if (MakeWay(id)) return false;
+          return AddBusy(), true;
         }
         path_.residency_.Touch(id, request_, state_.NowTick());
         AddExisting();
@@ -114,6 +112,25 @@ class StorePath::Operation : public Waiter {
       default:
         return false;  // a placeholder
     }
+  }
+
+  // Of a block that nobody can be served. True: it may be stored anew.
+  bool MakeWay(EntryId id) {
+    const Entry& entry = state_.index.at(id);
+    const uint32_t now_tick = state_.NowTick();
+    // What moves is not stored twice, and what is over age is erased first.
+    if (entry.writing || entry.reading || state_.OverAge(id, now_tick)) return false;
+    // On a disk that does not answer now: it is kept there, and stored beside.
+    const bool kept = entry.resident(TierKind::kNvme) && !state_.Expired(id, TierKind::kNvme, now_tick);
+    if (!kept) {
+      // Expired and not yet swept.
+      if (!path_.residency_.Removable(id)) return false;
+      path_.residency_.DropBlock(id, policy::DropReason::kIdle);
+    } else if (entry.resident(TierKind::kDram)) {
+      if (!path_.residency_.Movable(id, TierKind::kDram)) return false;
+      path_.residency_.DropCopy(id, TierKind::kDram, policy::DropReason::kIdle);
+    }
+    return true;
   }
 
   // Another rank of the same engine writes its shard of the block.
@@ -184,9 +201,11 @@ class StorePath::Operation : public Waiter {
 
   void Answer() {
     TakeBackEnded();
+    const int64_t took_ns = state_.devices.clock->MonotonicNs() - arrived_ns_;
+    state_.LatencyOf(tenant_).reserve.AddNs(took_ns);
     if (any_refused_) {
       state_.refusals_decided.AddNs(deciding_ns_);
-      state_.refusals_answered.AddNs(state_.devices.clock->MonotonicNs() - arrived_ns_);
+      state_.refusals_answered.AddNs(took_ns);
     }
     done_(std::move(blocks_));
   }
@@ -196,6 +215,7 @@ class StorePath::Operation : public Waiter {
   TenantState& tenant_;
   const GroupId group_;
   const NamespaceId ns_;
+  const NamespaceUse use_;  // its number is not another's, whoever closes it meanwhile
   const uint32_t shard_;
   const uint32_t due_tick_;
   const uint64_t request_;
@@ -238,6 +258,7 @@ CommitOutcome StorePath::Commit(GroupId group, ReservationId reservation, uint32
   residency_.Commit(id);
   TenantState& tenant = state_.TenantOf(state_.index.at(id));
   ++tenant.stats.blocks_stored;
+  tenant.stats.stored_bytes += state_.SlotBytesOf(state_.index.at(id));
   if (tenant.rules.tier(TierKind::kNvme).limit_bytes > 0 && state_.devices.nvme != nullptr) {
     state_.durable_watch[id] = {group, reservation};
     movement_.WriteThrough(id);
@@ -268,12 +289,18 @@ bool StorePath::Abort(GroupId group, ReservationId reservation) {
 }
 
 void StorePath::AbortOverdue() {
-  if (!state_.SomebodyTakes(TierKind::kDram)) return;
+  const bool any_leaves = std::any_of(state_.tenants.begin(), state_.tenants.end(), [this](const auto& tenant) {
+    return tenant->memory_open && state_.devices.dram->LeavingSlots(tenant->domain()) > 0;
+  });
+  const bool any_beside = state_.NowTick() - state_.fill_beside_copy_tick <= 2 * kFillTicksMax;
+  if (!any_leaves && !any_beside) return;
   std::vector<std::pair<ReservationId, GroupId>> overdue;
   for (const auto& [reservation, filling] : state_.fillings) {
     const Entry& entry = state_.index.at(filling.entry);
     const bool owed = state_.devices.dram->IsLeaving(state_.TenantOf(entry).domain(), entry.copy(TierKind::kDram).slot);
-    if (owed && state_.NowTick() - filling.since_tick >= kFillTicksMax)
+    // What it has on NVMe may have to be erased, or go: until the fill ends it cannot.
+    const bool keeps = entry.resident(TierKind::kNvme);
+    if ((owed || keeps) && state_.NowTick() - filling.since_tick >= kFillTicksMax)
       overdue.emplace_back(reservation, filling.group);
   }
   std::sort(overdue.begin(), overdue.end());

@@ -1,7 +1,8 @@
 // Reserve, Commit, Abort: from keys to slots a client fills, and from filled slots to visible blocks.
 // Confined to the engine loop.
 // Invariants: a slot is charged before it is granted; nothing is visible before every shard is committed; a reservation
-// belongs to one group and ends once.
+// belongs to one group and ends once; a block that is kept on NVMe and cannot be served is filled beside that copy,
+// which stays whatever becomes of the fill.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ class StorePath {
   CommitOutcome Commit(GroupId group, ReservationId reservation, uint32_t shard);
   bool Abort(GroupId group, ReservationId reservation);
   size_t AbortGroup(GroupId group);
-  // Ends fills that hold an extent owed to another tenant for longer than a lease would.
+  // Ends fills that hold an extent which has to be emptied, or an older copy on NVMe, for longer than a lease would.
   void AbortOverdue();
 
  private:

@@ -19,19 +19,25 @@ bool EngineState::Park(TenantState& tenant, std::unique_ptr<Waiter> waiter) {
 }
 
 void EngineState::Wake(TenantState& tenant) {
-  if (tenant.waiters.empty() || waking_) return;
-  waking_ = true;
+  const bool listed = std::find(to_wake_.begin(), to_wake_.end(), &tenant) != to_wake_.end();
+  if (tenant.waiters.empty() || listed) return;
+  to_wake_.push_back(&tenant);
+  if (to_wake_.size() > 1) return;
+  // The front one is at work.
+  for (; !to_wake_.empty(); to_wake_.pop_front()) RetryWaiters(*to_wake_.front());
+}
+
+void EngineState::RetryWaiters(TenantState& tenant) {
   while (!tenant.waiters.empty()) {
     // Out of the queue while it runs: a finished waiter may call out and queue new ones.
     std::unique_ptr<Waiter> waiter = std::move(tenant.waiters.front());
     tenant.waiters.pop_front();
     if (!waiter->Retry()) {
       tenant.waiters.push_front(std::move(waiter));
-      break;
+      return;
     }
     --waiting;
   }
-  waking_ = false;
 }
 
 std::vector<std::unique_ptr<Waiter>> EngineState::TakeOut(absl::FunctionRef<bool(const Waiter&)> is_it) {

@@ -45,9 +45,10 @@ struct Entry {
   bool pinned : 1 = false;               // kept against eviction and TTL, in one tier:
   bool pin_on_nvme : 1 = false;          // there, else in DRAM
   bool durable : 1 = false;              // its NVMe copy is written and its metadata is in the catalog
-  bool times_unrecorded : 1 = false;     // its record on disk is missing, or does not tell of its pin
+  bool times_unrecorded : 1 = false;     // its record on disk is missing, or is behind: it does not tell of its pin
   uint8_t recorded_period : 2 = 0;       // of the last access on disk; see engine/expiry.cc
-  uint8_t phase : 1 = 0;                 // of its conversation: a policy::SessionPhase
+  uint8_t phase : 2 = 0;                 // of its conversation: a policy::SessionPhase
+  uint8_t read_errors : 2 = 0;           // of the device, in a row, for its NVMe copy
 
   TierKind pin_tier() const { return pin_on_nvme ? TierKind::kNvme : TierKind::kDram; }
   bool pinned_in(TierKind tier) const { return pinned && tier == pin_tier(); }

@@ -19,12 +19,14 @@ enum class DropReason : uint8_t {
   kMaxAge,        // older than the tenant's maxAge
   kRemoved,       // the tenant was dropped or removed
   kUnreadable,    // the device failed, or the bytes were not the block's
+  kKeyMissing,    // the key it is encrypted under is gone
 };
-inline constexpr size_t kDropReasonCount = 9;
+inline constexpr size_t kDropReasonCount = 10;
 
 constexpr const char* DropReasonName(DropReason reason) {
-  constexpr const char* kNames[kDropReasonCount] = {"own_space", "taken_by_other", "over_limit", "entry_cap", "retired",
-                                                    "idle",      "max_age",        "removed",    "unreadable"};
+  constexpr const char* kNames[kDropReasonCount] = {
+      "own_space", "taken_by_other", "over_limit", "entry_cap",  "retired",
+      "idle",      "max_age",        "removed",    "unreadable", "encryption_key_missing"};
   return kNames[static_cast<size_t>(reason)];
 }
 

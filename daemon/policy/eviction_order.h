@@ -14,10 +14,17 @@
 
 namespace kvartal::policy {
 
-// Where the conversation of a block stands, as its last request showed.
+// Where the conversation of a block stands, as its last request showed or its client said since.
 enum class SessionPhase : uint8_t {
   kNew,         // the request found little of its chain: a first turn, or a stranger
   kContinuing,  // it found a stretch of it: a later turn
+  kEnded,       // a client said that it is over
+};
+
+// What a client may say of the conversation whose blocks it holds. Advice: no bytes move for it.
+enum class SessionHint : uint8_t {
+  kEnded,    // nobody will ask for the rest of its chain again
+  kWaiting,  // for a tool or a person, and comes back: as if it had been asked for just now
 };
 
 // What an order may know of a block.
@@ -40,7 +47,7 @@ class EvictionOrder {
   // `traits` as given to the last Insert of this block.
   virtual void Remove(EntryId id, const BlockTraits& traits) = 0;
   // Blocks of a retired namespace go before all others. Any number of them changes sides in constant time; a namespace
-  // nobody spoke of is not retired.
+  // nobody spoke of is not retired. After them go the blocks of conversations that have ended.
   virtual void SetRetired(NamespaceId ns, bool retired) = 0;
   // A copy, still or no longer in the order, was taken for space: what an order may learn from.
   virtual void Evicted(const BlockTraits& traits) = 0;

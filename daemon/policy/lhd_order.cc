@@ -14,7 +14,9 @@ constexpr double kResidenceStartS = 120;
 constexpr double kResidenceMinS = 5;  // a burst that turns everything over must not make all blocks look alike
 constexpr double kResidenceWeight = 0.001;
 
-// A row is one class of blocks of one slot size.
+constexpr uint32_t kEndedRow = 0;
+
+// Row 0 is what has ended, every other one class of blocks of one slot size.
 class LhdOrder : public EvictionOrder {
  public:
   explicit LhdOrder(const ReuseClasses* classes) : classes_(*classes) {}
@@ -34,12 +36,15 @@ class LhdOrder : public EvictionOrder {
   EntryId Victim(absl::FunctionRef<bool(EntryId)> may_evict, uint32_t probe_max) const override {
     uint32_t probes = probe_max;
     if (const auto retired = rows_.FirstRetired(may_evict, &probes)) return retired->id;
+    if (rows_.row_count() == 0) return EntryId::None();
+    if (const auto ended = rows_.FirstInRow(kEndedRow, may_evict, &probes)) return ended->id;
     EntryId victim;
     double least = std::numeric_limits<double>::infinity();
-    for (uint32_t row = 0; row < rows_.row_count() && probes > 0; ++row) {
+    for (uint32_t row = kEndedRow + 1; row < rows_.row_count() && probes > 0; ++row) {
       const std::optional<LeafPlace> oldest = rows_.FirstInRow(row, may_evict, &probes);
       if (!oldest.has_value()) continue;
-      const double value = Value(row % kReuseClassCount, TickOf(*oldest), slot_sizes_[row / kReuseClassCount]);
+      const double value =
+          Value((row - 1) % kReuseClassCount, TickOf(*oldest), slot_sizes_[(row - 1) / kReuseClassCount]);
       if (value >= least) continue;
       least = value;
       victim = oldest->id;
@@ -50,6 +55,8 @@ class LhdOrder : public EvictionOrder {
   bool GoesBefore(const BlockTraits& first, const BlockTraits& second) const override {
     const bool retired = rows_.IsRetired(first.ns);
     if (retired != rows_.IsRetired(second.ns)) return retired;
+    const bool ended = first.phase == SessionPhase::kEnded;
+    if (ended != (second.phase == SessionPhase::kEnded)) return ended;
     return Value(ReuseClassOf(first), first.last_access_tick, first.slot_bytes) <
            Value(ReuseClassOf(second), second.last_access_tick, second.slot_bytes);
   }
@@ -68,12 +75,21 @@ class LhdOrder : public EvictionOrder {
   }
   static uint32_t TickOf(const LeafPlace& place) { return static_cast<uint32_t>(place.age_key >> 32); }
 
+  static uint32_t FirstRowOf(uint32_t size) { return kEndedRow + 1 + size * kReuseClassCount; }
   uint32_t RowOf(const BlockTraits& traits) {
+    if (traits.phase == SessionPhase::kEnded) return kEndedRow;
     // A tenant has one slot size a model layout: one or two.
     const auto known = std::find(slot_sizes_.begin(), slot_sizes_.end(), traits.slot_bytes);
     const auto size = static_cast<uint32_t>(known - slot_sizes_.begin());
-    if (known == slot_sizes_.end()) slot_sizes_.push_back(traits.slot_bytes);
-    return size * kReuseClassCount + ReuseClassOf(traits);
+    if (known != slot_sizes_.end()) return FirstRowOf(size) + ReuseClassOf(traits);
+    // Layouts come and go: the rows of a size without a leaf are the next one's.
+    for (uint32_t other = 0; other < slot_sizes_.size(); ++other) {
+      if (!rows_.IsEmpty(FirstRowOf(other), kReuseClassCount)) continue;
+      slot_sizes_[other] = traits.slot_bytes;
+      return FirstRowOf(other) + ReuseClassOf(traits);
+    }
+    slot_sizes_.push_back(traits.slot_bytes);
+    return FirstRowOf(size) + ReuseClassOf(traits);
   }
   double Value(uint32_t reuse_class, uint32_t last_tick, uint32_t slot_bytes) const {
     return classes_.HitDensity(reuse_class, last_tick, residence_s_) / slot_bytes;

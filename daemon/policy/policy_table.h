@@ -29,6 +29,11 @@ struct TierQuota {
 };
 
 enum class SlaTier : uint8_t { kBasic, kStandard, kPremium };
+inline constexpr size_t kSlaTierCount = 3;
+constexpr const char* SlaTierName(SlaTier sla) {
+  constexpr const char* kNames[kSlaTierCount] = {"basic", "standard", "premium"};
+  return kNames[static_cast<size_t>(sla)];
+}
 enum class OnExpiry : uint8_t { kDemote, kDelete };
 
 struct TenantRules {
@@ -41,6 +46,7 @@ struct TenantRules {
   OnExpiry on_expiry = OnExpiry::kDemote;
   uint64_t max_age_ms = 0;  // 0: no limit
   uint64_t max_entries = kNoLimit;
+  bool encrypt_nvme = false;  // no block of it is on NVMe in the clear
   uint32_t max_sessions = 64;
   std::vector<uint32_t> uids;                 // subjects of the uid attestor
   std::vector<std::string> sockets;           // subjects of the socket attestor
@@ -52,6 +58,7 @@ struct TenantRules {
 
 struct NodeCapacity {
   std::array<uint64_t, kTierCount> bytes{};
+  bool encrypts_nvme = false;  // it is configured with keys for that
 };
 
 class PolicyTable {

@@ -78,13 +78,16 @@ absl::Status Node::MakeParts() {
   memory_ = device::NewMemfdMemory(loop_.get());
   dram_ = std::make_unique<tier::DramTier>(memory_.get(), config_.dram_bytes);
   if (!config_.nvme.empty()) {
-    KV_ASSIGN_OR_RETURN(nvme_, OpenNvmeStack(config_.nvme.front(), loop_.get(), &clock_));
+    if (!config_.nvme_key_file.empty()) nvme_keys_ = std::make_unique<NvmeKeyFile>(config_.nvme_key_file, loop_.get());
+    const std::shared_ptr<const cipher::KeyRing> ring = nvme_keys_ != nullptr ? nvme_keys_->ring() : nullptr;
+    KV_ASSIGN_OR_RETURN(nvme_, OpenNvmeStack(config_.nvme.front(), ring, loop_.get(), &clock_));
   }
   engine::EngineDevices devices;
   devices.clock = &clock_;
   devices.dram = dram_.get();
   devices.nvme = nvme_.tier.get();
   devices.catalog = nvme_.catalog.get();
+  devices.ciphers = nvme_.ciphers.get();
   engine::EngineOptions options;
   options.eviction = config_.eviction;
   options.removed_grace_ms = config_.removed_grace_ms;
@@ -104,13 +107,14 @@ absl::Status Node::MakeParts() {
     audit_->Deleted(receipt, std::move(kept));
   });
   if (config_.kubernetes.has_value()) WatchTokenKeys();
-  audit_->InForce(*policy_->table());
+  AuditPolicy();
   policy_->Watch(loop_.get(), [this](const absl::Status& status) { OnPolicyRead(status); });
   parts_.config = &config_;
   parts_.clock = &clock_;
   parts_.policy = policy_.get();
   parts_.memory = memory_.get();
   parts_.nvme = &nvme_;
+  parts_.nvme_keys = nvme_keys_.get();
   parts_.engine = engine_.get();
   parts_.attach = attach_.get();
   parts_.audit = audit_.get();
@@ -250,7 +254,8 @@ void Node::WhenDrained(absl::AnyInvocable<void()> then) {
 }
 
 bool Node::NothingUnderWay() const {
-  const bool reading = policy_->reading() || (token_keys_ != nullptr && token_keys_->reading());
+  const bool reading = policy_->reading() || (token_keys_ != nullptr && token_keys_->reading()) ||
+                       (nvme_keys_ != nullptr && nvme_keys_->reading());
   return Quiet(engine_->stats()) && !reading && audit_->pending() == 0;
 }
 
@@ -282,8 +287,7 @@ void Node::Drop(const std::string& tenant, Done<uint64_t> done) {
     attach_->EndDrop(tenant);
     if (bytes.ok()) return done(*bytes);
     audit_->DropFailed(tenant, bytes.status());
-    done(absl::InternalError(
-        absl::StrCat("tenant ", tenant, " is not erased in full: ", bytes.status().message(), "; drop it again")));
+    done(absl::InternalError(absl::StrCat("tenant ", tenant, " is not erased in full: ", bytes.status().message())));
   });
 }
 
@@ -307,8 +311,14 @@ void Node::OnPolicyRead(const absl::Status& status) {
     return BeginShutdown();
   }
   engine_->ApplyPolicy(policy_->table());
-  audit_->InForce(*policy_->table());
+  AuditPolicy();
   attach_->OnPolicyChanged();
+}
+
+void Node::AuditPolicy() {
+  audit_->InForce(*policy_->table());
+  const std::string& refused = policy_->last_error();
+  audit_->Refused(*policy_->table(), refused.empty() ? absl::OkStatus() : absl::FailedPreconditionError(refused));
 }
 
 void Node::CheckInvariants(Done<uint64_t> done) {

@@ -20,6 +20,7 @@
 #include "daemon/process/node_audit.h"
 #include "daemon/process/node_policy.h"
 #include "daemon/process/node_report.h"
+#include "daemon/process/nvme_key_file.h"
 #include "daemon/process/nvme_stack.h"
 #include "daemon/process/signal_watch.h"
 #include "daemon/process/token_key_file.h"
@@ -47,6 +48,7 @@ class Node : private control::AdminBackend {
   absl::Status OpenDoors();
   void StartMetrics();
   void OnPolicyRead(const absl::Status& status);
+  void AuditPolicy();
 
   void Tick();
   void CatchUpLater();
@@ -78,6 +80,7 @@ class Node : private control::AdminBackend {
   std::unique_ptr<NodePolicy> policy_;
   std::unique_ptr<device::HostMemory> memory_;
   std::unique_ptr<tier::DramTier> dram_;
+  std::unique_ptr<NvmeKeyFile> nvme_keys_;
   NvmeStack nvme_;
   std::unique_ptr<engine::CacheEngine> engine_;
   std::unique_ptr<attach::AttachServer> attach_;

@@ -54,6 +54,7 @@ void NodeAudit::InForce(const policy::PolicyTable& table) {
 }
 
 void NodeAudit::Refused(const policy::PolicyTable& in_force, const absl::Status& why) {
+  if (std::exchange(refused_, why) == why || why.ok()) return;
   Write(AuditEvent("policy_refused", Keep::kSynced).With("version", in_force.version()).With("error", MessageOf(why)));
 }
 

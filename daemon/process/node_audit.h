@@ -25,6 +25,7 @@ class NodeAudit {
 
   void Door(const attach::DoorEvent& event);
   void InForce(const policy::PolicyTable& table);
+  // What is refused beside it; once, however often it is read. OK: nothing is.
   void Refused(const policy::PolicyTable& in_force, const absl::Status& why);
   void DropAsked(const std::string& tenant);
   void DropFailed(const std::string& tenant, const absl::Status& why);
@@ -43,6 +44,7 @@ class NodeAudit {
   const std::unique_ptr<control::AuditLog> log_;
   Executor* const executor_;
   std::string version_;  // of the last policy told of: reading the same again is no event
+  absl::Status refused_;
 };
 
 }  // namespace kvartal::process

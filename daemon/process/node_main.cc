@@ -71,7 +71,7 @@ int Main(int argc, char** argv) {
   std::string config_path;
   bool check_only = false;
   int ready_fd = -1;
-  app.add_option("--config", config_path, "configuration file (YAML)")->required()->type_name("FILE");
+  app.add_option("--config", config_path, "configuration file (YAML); required")->type_name("FILE");
   app.add_flag("--check-config", check_only, "check configuration and policy, then exit");
   app.add_option("--ready-fd", ready_fd, "inherited descriptor that gets one byte and is closed when the daemon serves")
       ->type_name("N");
@@ -85,6 +85,8 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitRefused;
   }
+  // Not by the library, which would say so instead of naming a flag that was mistyped.
+  if (config_path.empty()) return Refuse(absl::InvalidArgumentError("--config FILE is required"));
 
   absl::StatusOr<config::NodeConfig> config = config::LoadNodeConfig(config_path);
   if (!config.ok()) return Refuse(config.status());

@@ -1,8 +1,10 @@
 #include "daemon/process/node_policy.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "crds/field_reader.h"
 #include "daemon/base/log.h"
 #include "daemon/control/folder_feed.h"
 #include "daemon/control/stream_feed.h"
@@ -11,6 +13,11 @@ namespace kvartal::process {
 namespace {
 
 constexpr int64_t kNsPerMs = 1'000'000;
+
+// As much as a log line may have.
+absl::Status Shortened(const absl::Status& status) {
+  return absl::Status(status.code(), crds::FirstFindings({status.message().data(), status.message().size()}));
+}
 
 std::unique_ptr<control::PolicyFeed> FeedOf(const config::NodeConfig& config, const Clock* clock) {
   if (!config.policy_stream) return std::make_unique<control::FolderFeed>(config.policy_dir, CapacityOf(config));
@@ -24,23 +31,14 @@ std::unique_ptr<control::PolicyFeed> FeedOf(const config::NodeConfig& config, co
 
 }  // namespace
 
-policy::NodeCapacity CapacityOf(const config::NodeConfig& config) {
-  policy::NodeCapacity capacity;
-  capacity.bytes[TierIndex(TierKind::kDram)] = config.dram_bytes;
-  for (const config::NvmeConfig& nvme : config.nvme) capacity.bytes[TierIndex(TierKind::kNvme)] += nvme.size_bytes;
-  return capacity;
-}
-
 NodePolicy::NodePolicy(const config::NodeConfig& config, const Clock* clock)
-    : attest_tokens_(config.kubernetes.has_value()),
-      clock_(clock),
-      kept_for_restart_(config.policy_stream.has_value()),
-      feed_(FeedOf(config, clock)) {}
+    : known_(IdentitiesOf(config)), clock_(clock), feed_(FeedOf(config, clock)) {}
 
 absl::StatusOr<std::unique_ptr<NodePolicy>> NodePolicy::Load(const config::NodeConfig& config, const Clock* clock) {
   std::unique_ptr<NodePolicy> policy(new NodePolicy(config, clock));
-  KV_ASSIGN_OR_RETURN(control::LoadedPolicy loaded, policy->feed_->Begin());
-  policy->PutInForce(std::move(loaded));
+  absl::StatusOr<control::LoadedPolicy> loaded = policy->feed_->Begin();
+  if (!loaded.ok()) return Shortened(loaded.status());
+  policy->PutInForce(*std::move(loaded));
   return policy;
 }
 
@@ -53,22 +51,27 @@ void NodePolicy::Watch(EventLoop* loop, OnRead on_read) {
   });
 }
 
-absl::Status NodePolicy::Refuse(const absl::Status& why) {
-  last_error_ = std::string(why.message());
+void NodePolicy::TellRefused(const std::string& what, const std::string& why) {
   ++reload_failures_;
-  Log(LogLevel::kError, "policy", "refused, version ", table_->version(), " stays in force: ", last_error_);
+  if (why == last_error_) return;
+  last_error_ = why;
+  Log(LogLevel::kError, "policy", what, ": ", why);
+}
+
+absl::Status NodePolicy::Refuse(const absl::Status& why) {
+  TellRefused(absl::StrCat("refused, version ", table_->version(), " stays in force"), std::string(why.message()));
   return why;
 }
 
 absl::Status NodePolicy::Replace(absl::StatusOr<control::LoadedPolicy> read) {
-  if (!read.ok()) return Refuse(read.status());
+  if (!read.ok()) return Refuse(Shortened(read.status()));
+  wants_restart_ = read->capacity_waits && table_->tenants().empty();
+  if (wants_restart_) return Refuse(Shortened(absl::FailedPreconditionError(read->refused)));
   if (read->table->capacity().bytes != table_->capacity().bytes) {
-    wants_restart_ = kept_for_restart_ && table_->tenants().empty();
     return Refuse(absl::FailedPreconditionError(
-        "the KVNodePool states another capacity than at the start of the daemon, which is when it is taken: restart "
-        "kvartald to put this set in force"));
+        absl::StrCat(read->pool.empty() ? "the set, without a KVNodePool," : absl::StrCat(read->pool, ":"), " ",
+                     control::CapacityWaits(read->table->capacity(), table_->capacity()))));
   }
-  last_error_.clear();
   PutInForce(*std::move(read));
   Log(LogLevel::kInfo, "policy", "version ", table_->version(), " in force: ", table_->tenants().size(), " tenants");
   return absl::OkStatus();
@@ -76,15 +79,17 @@ absl::Status NodePolicy::Replace(absl::StatusOr<control::LoadedPolicy> read) {
 
 void NodePolicy::PutInForce(control::LoadedPolicy loaded) {
   table_ = std::move(loaded.table);
-  warnings_ = std::move(loaded.warnings);
-  for (const policy::TenantRules& rules : table_->tenants()) {
-    if (attest_tokens_ || rules.service_accounts.empty() || !rules.uids.empty() || !rules.sockets.empty()) continue;
-    warnings_.push_back(absl::StrCat(rules.name,
-                                     ": spec.subjects names service accounts only, and the configuration "
-                                     "has no `kubernetes`: nobody may attach here"));
-  }
+  const std::vector<std::string> told = std::exchange(warnings_, std::move(loaded.warnings));
+  const std::vector<std::string> idle = control::SubjectsOfNobody(*table_, known_);
+  warnings_.insert(warnings_.end(), idle.begin(), idle.end());
   loaded_ns_ = clock_->MonotonicNs();
-  for (const std::string& warning : warnings_) Log(LogLevel::kWarning, "policy", warning);
+  if (loaded.refused.empty())
+    last_error_.clear();
+  else
+    TellRefused("not all is in force", crds::FirstFindings(loaded.refused));
+  for (const std::string& warning : warnings_) {
+    if (std::find(told.begin(), told.end(), warning) == told.end()) Log(LogLevel::kWarning, "policy", warning);
+  }
 }
 
 uint64_t NodePolicy::age_ms() const { return static_cast<uint64_t>((clock_->MonotonicNs() - loaded_ns_) / kNsPerMs); }

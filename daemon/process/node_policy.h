@@ -1,11 +1,12 @@
 // The policy in force: what the feed begins with, replaced whole when what it offers later is good, kept when it is
 // not. Confined to the engine loop.
-// Invariant: table() is always one that was good as a whole.
+// Invariant: table() is always one that holds together.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,12 +17,11 @@
 #include "daemon/base/status.h"
 #include "daemon/config/node_config.h"
 #include "daemon/control/policy_feed.h"
+#include "daemon/control/subject_reach.h"
 #include "daemon/policy/policy_table.h"
+#include "daemon/process/described_node.h"
 
 namespace kvartal::process {
-
-// What a node has, by its configuration.
-policy::NodeCapacity CapacityOf(const config::NodeConfig& config);
 
 class NodePolicy {
  public:
@@ -45,8 +45,10 @@ class NodePolicy {
   const std::vector<std::string>& warnings() const { return warnings_; }
   uint64_t age_ms() const;
   uint64_t reload_failures() const { return reload_failures_; }
-  // Why what was last read is refused; empty when it is not.
+  // Why what was last read, or a part of it, is not in force; empty when all of it is.
   const std::string& last_error() const { return last_error_; }
+  // For how long nobody has been at the other end of the way policy comes by; nullopt: it has no other end.
+  std::optional<uint64_t> away_ms() const { return feed_->away_ms(); }
   // What is wrong with the way policy comes by; empty when nothing is.
   std::string feed_note() const { return feed_->note(); }
   // A set states another capacity than this daemon has begun with, nobody is served, and the next start takes it.
@@ -55,12 +57,13 @@ class NodePolicy {
  private:
   NodePolicy(const config::NodeConfig& config, const Clock* clock);
   absl::Status Refuse(const absl::Status& why);
+  // Once, however often it is read.
+  void TellRefused(const std::string& what, const std::string& why);
   absl::Status Replace(absl::StatusOr<control::LoadedPolicy> read);
   void PutInForce(control::LoadedPolicy loaded);
 
-  const bool attest_tokens_;
+  const control::NodeIdentities known_;
   const Clock* const clock_;
-  const bool kept_for_restart_;  // what the feed offers is what it begins with after a restart
   OnRead on_read_;
   std::shared_ptr<const policy::PolicyTable> table_;
   std::vector<std::string> warnings_;

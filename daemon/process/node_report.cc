@@ -26,7 +26,7 @@ std::string UnhealthyNote(const engine::EngineStats& stats) {
                       " places kept out of use): ",
                       offline ? "it hangs or failed again and again, what it holds is a miss for now"
                               : "it takes no new blocks, reads go on",
-                      "; it is tried again when that stops: look at the log and at the disk");
+                      "; it is tried again when that stops -> look at the log and at the disk");
 }
 
 std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const engine::EngineStats& stats) {
@@ -35,7 +35,7 @@ std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const 
   dram.configured = parts.config->dram_bytes > 0;
   if (!parts.memory->HugePages()) {
     dram.note =
-        "no huge pages for shared memory, populating costs about ten times more: as root, "
+        "no huge pages for shared memory, populating costs about ten times more -> as root, "
         "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled";
   }
   control::TierView& nvme = tiers[TierIndex(TierKind::kNvme)];
@@ -45,11 +45,14 @@ std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const 
   if (nvme.configured && stats.nvme_present && !nvme.healthy) {
     nvme.note = UnhealthyNote(stats);
   } else if (parts.nvme->file != nullptr && !parts.nvme->file->direct_io()) {
-    nvme.note = "the file system takes no O_DIRECT: the page cache holds every block a second time";
+    nvme.note =
+        "the file system takes no O_DIRECT: the page cache holds every block a second time -> put the file on ext4, "
+        "xfs or a "
+        "raw device";
   } else if (stats.nvme_quarantined_slots > 0) {
     nvme.note =
         absl::StrCat(stats.nvme_quarantined_slots,
-                     " places of the device failed a write and are kept out of use: look at the disk (smartctl)");
+                     " places of the device failed a write and are kept out of use -> look at the disk (smartctl)");
   } else if (nvme.note.empty()) {
     nvme.note = parts.nvme->engine_note;
   }
@@ -57,7 +60,7 @@ std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const 
     nvme.note =
         absl::StrCat("its write budget of ", stats.write_budget_bytes_per_second,
                      " bytes a second is nearly used up: only blocks that were used again, or whose conversation goes "
-                     "on, are written; raise nvme.writesPerDayPercent if the disk may wear faster");
+                     "on, are written -> raise nvme.writesPerDayPercent if the disk may wear faster");
   }
   return tiers;
 }
@@ -126,6 +129,11 @@ control::NodeView ViewOf(const NodeParts& parts) {
   view.huge_pages = parts.memory->HugePages();
   view.direct_io = parts.nvme->file != nullptr && parts.nvme->file->direct_io();
   if (parts.nvme->file != nullptr) view.io_engine = device::IoEngineName(parts.nvme->engine);
+  if (parts.nvme_keys != nullptr) {
+    view.nvme_key_id = parts.nvme_keys->ring()->keys()->newest();
+    view.nvme_keys = static_cast<uint32_t>(parts.nvme_keys->ring()->keys()->size());
+    view.nvme_keys_error = parts.nvme_keys->last_error();
+  }
   view.attach_socket = parts.config->attach_socket;
   view.metrics_address = parts.metrics_address;
   view.metrics_error = parts.metrics_error;
@@ -158,9 +166,11 @@ telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {
     metrics.tier_healthy[i] = tiers[i].healthy;
   }
   metrics.policy_age_ms = parts.policy->age_ms();
+  metrics.operator_away_ms = parts.policy->away_ms();
   metrics.policy_reload_failures = parts.policy->reload_failures();
   metrics.policy_refused = !parts.policy->last_error().empty();
   metrics.token_keys_refused = parts.token_keys != nullptr && !parts.token_keys->last_error().empty();
+  metrics.nvme_keys_refused = parts.nvme_keys != nullptr && !parts.nvme_keys->last_error().empty();
   metrics.audit_written = parts.audit->written();
   metrics.audit_lost = parts.audit->lost();
   metrics.uptime_ms = UptimeMs(parts);

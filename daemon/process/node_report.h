@@ -12,6 +12,7 @@
 #include "daemon/engine/cache_engine.h"
 #include "daemon/process/node_audit.h"
 #include "daemon/process/node_policy.h"
+#include "daemon/process/nvme_key_file.h"
 #include "daemon/process/nvme_stack.h"
 #include "daemon/process/token_key_file.h"
 #include "daemon/telemetry/node_metrics.h"
@@ -25,6 +26,7 @@ struct NodeParts {
   const NodePolicy* policy = nullptr;
   const device::HostMemory* memory = nullptr;
   const NvmeStack* nvme = nullptr;
+  const NvmeKeyFile* nvme_keys = nullptr;  // where a file has them
   const engine::CacheEngine* engine = nullptr;
   const attach::AttachServer* attach = nullptr;
   const NodeAudit* audit = nullptr;

@@ -27,7 +27,9 @@ std::optional<device::IoEngine> EngineOf(const config::NvmeConfig& config) {
 
 }  // namespace
 
-absl::StatusOr<NvmeStack> OpenNvmeStack(const config::NvmeConfig& config, Executor* executor, const Clock* clock) {
+absl::StatusOr<NvmeStack> OpenNvmeStack(const config::NvmeConfig& config,
+                                        const std::shared_ptr<const cipher::KeyRing>& keys, Executor* executor,
+                                        const Clock* clock) {
   NvmeStack stack;
   device::BlockFileOptions file_options;
   file_options.path = config.path;
@@ -56,6 +58,7 @@ absl::StatusOr<NvmeStack> OpenNvmeStack(const config::NvmeConfig& config, Execut
   absl::StatusOr<std::unique_ptr<tier::NvmeCatalog>> catalog = tier::OpenRocksCatalog(catalog_options, executor);
   if (!catalog.ok()) return Offline(catalog.status());
   stack.catalog = *std::move(catalog);
+  if (keys != nullptr) stack.ciphers = std::make_unique<tier::TenantCiphers>(keys, stack.catalog.get());
   return stack;
 }
 

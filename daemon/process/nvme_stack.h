@@ -12,21 +12,26 @@
 #include "daemon/device/block_file.h"
 #include "daemon/tier/nvme_catalog.h"
 #include "daemon/tier/nvme_tier.h"
+#include "daemon/tier/tenant_ciphers.h"
 
 namespace kvartal::process {
 
-// Members are destroyed last to first: the catalog before the tier before the file.
+// Members are destroyed last to first: who uses another before it.
 struct NvmeStack {
   std::unique_ptr<device::BlockFile> file;
   std::unique_ptr<tier::NvmeTier> tier;
   std::unique_ptr<tier::NvmeCatalog> catalog;
-  std::string note;  // why the tier is offline and what to do; empty when it serves
+  std::unique_ptr<tier::TenantCiphers> ciphers;  // on a node that has keys
+  std::string note;                              // why the tier is offline and what to do; empty when it serves
   device::IoEngine engine = device::IoEngine::kPool;
   std::string engine_note;  // why it is not io_uring, though nobody asked for the pool
 };
 
 // A full disk, a foreign file, another format version: a stack with a note, and the node serves without the tier.
 // FailedPrecondition: another process holds the file; going on would make two daemons out of one by accident.
-absl::StatusOr<NvmeStack> OpenNvmeStack(const config::NvmeConfig& config, Executor* executor, const Clock* clock);
+// `keys` may be null: a node that encrypts nothing.
+absl::StatusOr<NvmeStack> OpenNvmeStack(const config::NvmeConfig& config,
+                                        const std::shared_ptr<const cipher::KeyRing>& keys, Executor* executor,
+                                        const Clock* clock);
 
 }  // namespace kvartal::process

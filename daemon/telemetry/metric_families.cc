@@ -20,6 +20,9 @@ using engine::TenantTierStats;
 using Labels = std::vector<prometheus::ClientMetric::Label>;
 
 constexpr double kMsPerSecond = 1000.0;
+constexpr double kUsPerSecond = 1e6;
+// Bounds of the buckets shown: 16 us to 17 s by fours. Each is what a bucket of LatencyHistogram ends at.
+constexpr uint32_t kFirstBoundBits = 4, kLastBoundBits = 24;
 
 bool IsCounter(const MetricName& name) {
   constexpr const char kSuffix[] = "_total";
@@ -49,6 +52,25 @@ class FamilyBuilder {
   const bool counter_;
   prometheus::MetricFamily family_;
 };
+
+prometheus::ClientMetric ToMetric(const LatencyHistogram& histogram, Labels labels) {
+  prometheus::ClientMetric metric;
+  metric.label = std::move(labels);
+  metric.histogram.sample_count = histogram.count();
+  metric.histogram.sample_sum = static_cast<double>(histogram.sum_us()) / kUsPerSecond;
+  uint64_t count = 0;
+  size_t next = 0;
+  for (uint32_t bits = kFirstBoundBits; bits <= kLastBoundBits; bits += 2) {
+    const uint64_t bound_us = (uint64_t{1} << bits) - 1;
+    for (; LatencyHistogram::UpperUs(next) <= bound_us; ++next) count += histogram.CountIn(next);
+    metric.histogram.bucket.push_back({count, static_cast<double>(bound_us) / kUsPerSecond});
+  }
+  return metric;
+}
+
+prometheus::MetricFamily HistogramFamily(const MetricName& name) {
+  return {name.name, name.help, prometheus::MetricType::Histogram, {}};
+}
 
 // A tenant as it is shown: its labels, its numbers, its sessions.
 struct Line {
@@ -100,6 +122,9 @@ void Accumulate(const TenantStats& from, TenantStats* to) {
   to->durable_blocks += from.durable_blocks;
   to->pinned_blocks += from.pinned_blocks;
   to->pinned_bytes += from.pinned_bytes;
+  to->stored_bytes += from.stored_bytes;
+  to->nvme_read_bytes += from.nvme_read_bytes;
+  to->nvme_written_bytes += from.nvme_written_bytes;
 }
 
 std::vector<Line> ShownTenants(const NodeMetrics& metrics) {
@@ -148,13 +173,23 @@ struct TenantColumn {
   uint64_t TenantStats::* value;
 };
 constexpr TenantColumn kTenantColumns[] = {
-    {kEntries, &TenantStats::entries},          {kLookups, &TenantStats::lookups},
-    {kBlocksAsked, &TenantStats::blocks_asked}, {kBlocksHit, &TenantStats::blocks_hit},
-    {kTokensAsked, &TenantStats::tokens_asked}, {kTokensHit, &TenantStats::tokens_hit},
-    {kStored, &TenantStats::blocks_stored},     {kAborted, &TenantStats::blocks_aborted},
-    {kLoaded, &TenantStats::blocks_loaded},     {kLoadFailures, &TenantStats::load_failures},
-    {kDemotions, &TenantStats::demotions},      {kWriteThroughs, &TenantStats::write_throughs},
-    {kDurable, &TenantStats::durable_blocks},   {kPinnedBytes, &TenantStats::pinned_bytes},
+    {kEntries, &TenantStats::entries},
+    {kLookups, &TenantStats::lookups},
+    {kBlocksAsked, &TenantStats::blocks_asked},
+    {kBlocksHit, &TenantStats::blocks_hit},
+    {kTokensAsked, &TenantStats::tokens_asked},
+    {kTokensHit, &TenantStats::tokens_hit},
+    {kStored, &TenantStats::blocks_stored},
+    {kAborted, &TenantStats::blocks_aborted},
+    {kLoaded, &TenantStats::blocks_loaded},
+    {kLoadFailures, &TenantStats::load_failures},
+    {kDemotions, &TenantStats::demotions},
+    {kWriteThroughs, &TenantStats::write_throughs},
+    {kDurable, &TenantStats::durable_blocks},
+    {kPinnedBytes, &TenantStats::pinned_bytes},
+    {kStoredBytes, &TenantStats::stored_bytes},
+    {kNvmeReadBytes, &TenantStats::nvme_read_bytes},
+    {kNvmeWrittenBytes, &TenantStats::nvme_written_bytes},
 };
 
 Labels WithTier(Labels labels, TierKind tier) {
@@ -261,6 +296,18 @@ void AddAttachFamilies(const attach::AttachStats& attach, std::vector<prometheus
   AddSingle(kReclaimedBlocks, static_cast<double>(attach.reclaimed_blocks), out);
 }
 
+void AddLatencyFamilies(const engine::EngineStats& engine, std::vector<prometheus::MetricFamily>* out) {
+  prometheus::MetricFamily load = HistogramFamily(kLoadDuration), reserve = HistogramFamily(kReserveDuration);
+  for (size_t i = 0; i < policy::kSlaTierCount; ++i) {
+    const Labels labels = {{kLabelSla, policy::SlaTierName(static_cast<policy::SlaTier>(i))}};
+    load.metric.push_back(ToMetric(engine.latency[i].load, labels));
+    reserve.metric.push_back(ToMetric(engine.latency[i].reserve, labels));
+  }
+  prometheus::MetricFamily refusal = HistogramFamily(kRefusalDuration);
+  refusal.metric.push_back(ToMetric(engine.refusals_decided, {}));
+  for (prometheus::MetricFamily* family : {&load, &reserve, &refusal}) out->push_back(std::move(*family));
+}
+
 void AddNodeFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricFamily>* out) {
   const engine::EngineStats& engine = metrics.engine;
   AddSingle(kIndexEntries, static_cast<double>(engine.entries), out);
@@ -277,8 +324,11 @@ void AddNodeFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricF
   out->push_back(nvme_errors.Take());
   AddSingle(kPolicyInfo, 1, out, {{kLabelVersion, engine.policy_version}});
   AddSingle(kPolicyAge, static_cast<double>(metrics.policy_age_ms) / kMsPerSecond, out);
+  if (metrics.operator_away_ms)
+    AddSingle(kOperatorAway, static_cast<double>(*metrics.operator_away_ms) / kMsPerSecond, out);
   AddSingle(kPolicyErrors, static_cast<double>(metrics.policy_reload_failures), out);
   AddSingle(kTokenKeysRefused, metrics.token_keys_refused ? 1 : 0, out);
+  AddSingle(kNvmeKeysRefused, metrics.nvme_keys_refused ? 1 : 0, out);
   AddSingle(kPolicyRefused, metrics.policy_refused ? 1 : 0, out);
   AddSingle(kAuditEvents, static_cast<double>(metrics.audit_written), out);
   AddSingle(kAuditLost, static_cast<double>(metrics.audit_lost), out);
@@ -309,6 +359,7 @@ std::vector<prometheus::MetricFamily> ToFamilies(const NodeMetrics& metrics) {
   std::vector<prometheus::MetricFamily> families;
   AddTenantFamilies(metrics, &families);
   AddTierFamilies(metrics, &families);
+  AddLatencyFamilies(metrics.engine, &families);
   AddAttachFamilies(metrics.attach, &families);
   AddNodeFamilies(metrics, &families);
   return families;

@@ -1,6 +1,7 @@
 // Every metric of the daemon, its help text and its labels: dashboards and alerts are written against this file.
-// Labels: tenant_namespace and tenant (the two halves of "<namespace>/<policy>"), tier (hbm, dram, nvme), reason.
-// Names ending in _total are counters since the start of the process, all others are gauges.
+// Labels: tenant_namespace and tenant (the two halves of "<namespace>/<policy>"), tier (hbm, dram, nvme), reason, sla.
+// Names ending in _total are counters since the start of the process, those ending in _duration_seconds histograms, all
+// others gauges. Latencies are told by SLA tier: by tenant they would be a hundred lines each.
 #pragma once
 
 namespace kvartal::telemetry {
@@ -16,6 +17,7 @@ inline constexpr const char* kLabelTier = "tier";
 inline constexpr const char* kLabelReason = "reason";
 inline constexpr const char* kLabelVersion = "version";
 inline constexpr const char* kLabelKind = "kind";
+inline constexpr const char* kLabelSla = "sla";
 // What tenants beyond kMetricTenantsMax are summed under.
 inline constexpr const char* kOtherTenants = "other";
 
@@ -50,6 +52,11 @@ inline constexpr MetricName kTokensHit{"kvartal_tenant_lookup_tokens_hit_total",
 inline constexpr MetricName kStored{"kvartal_tenant_blocks_stored_total", "Blocks committed"};
 inline constexpr MetricName kAborted{"kvartal_tenant_blocks_aborted_total", "Reserved blocks given up before commit"};
 inline constexpr MetricName kLoaded{"kvartal_tenant_blocks_loaded_total", "Blocks promoted from NVMe"};
+inline constexpr MetricName kStoredBytes{"kvartal_tenant_stored_bytes_total", "Bytes of committed blocks"};
+inline constexpr MetricName kNvmeReadBytes{"kvartal_tenant_nvme_read_bytes_total",
+                                           "Bytes of the tenant's blocks read from NVMe: its rate is a bandwidth"};
+inline constexpr MetricName kNvmeWrittenBytes{"kvartal_tenant_nvme_written_bytes_total",
+                                              "Bytes of the tenant's blocks written to NVMe"};
 inline constexpr MetricName kLoadFailures{"kvartal_tenant_load_failures_total",
                                           "Loads that lost a block to a device error or a mismatch"};
 inline constexpr MetricName kDemotions{"kvartal_tenant_demotions_total",
@@ -65,7 +72,15 @@ inline constexpr MetricName kTierCharged{"kvartal_tier_charged_bytes", "Bytes ch
 inline constexpr MetricName kTierReclaiming{"kvartal_tier_reclaiming_bytes", "Bytes taken back and not yet free"};
 inline constexpr MetricName kTierUp{"kvartal_tier_up", "1: the tier serves; 0: configured, but degraded or offline"};
 
+// --- per SLA tier
+inline constexpr MetricName kLoadDuration{"kvartal_load_duration_seconds",
+                                          "From the arrival of a Load to its answer, reads from NVMe included"};
+inline constexpr MetricName kReserveDuration{
+    "kvartal_reserve_duration_seconds", "From the arrival of a Reserve to its answer: what a store waits for room"};
+
 // --- node
+inline constexpr MetricName kRefusalDuration{"kvartal_refusal_duration_seconds",
+                                             "What deciding took, of Reserves with a refused block"};
 inline constexpr MetricName kIndexEntries{"kvartal_index_entries", "Blocks in the prefix index"};
 inline constexpr MetricName kIndexBytes{"kvartal_index_bytes", "Memory of the prefix index"};
 inline constexpr MetricName kLeasedBlocks{"kvartal_leased_blocks", "Blocks under a lease"};
@@ -80,6 +95,8 @@ inline constexpr MetricName kAttachDenials{"kvartal_attach_denials_total", "Atta
 inline constexpr MetricName kTokenKeys{"kvartal_token_keys", "Keys that vouch for tokens of pods now"};
 inline constexpr MetricName kTokenKeysRefused{
     "kvartal_token_keys_refused", "1 while the key set that is to be had is refused; the last good vouches on"};
+inline constexpr MetricName kNvmeKeysRefused{
+    "kvartal_nvme_keys_refused", "1 while the file of keys for NVMe is refused; the keys from before stay in use"};
 inline constexpr MetricName kTokenRenewals{"kvartal_token_renewals_total", "Sessions that went on with a newer token"};
 inline constexpr MetricName kBadFrames{"kvartal_attach_bad_frames_total", "Frames of clients not understood, by kind"};
 inline constexpr MetricName kSessionEnds{"kvartal_session_ends_total", "Sessions that ended, by reason"};
@@ -93,11 +110,15 @@ inline constexpr MetricName kReclaims{"kvartal_group_reclaims_total", "Engine gr
 inline constexpr MetricName kReclaimedBlocks{"kvartal_group_reclaimed_blocks_total",
                                              "Unfinished blocks given up because their engine group ended"};
 inline constexpr MetricName kPolicyInfo{"kvartal_policy_info", "1; the label is the version in force"};
-inline constexpr MetricName kPolicyAge{"kvartal_policy_age_seconds", "Seconds since the policy in force was loaded"};
+inline constexpr MetricName kPolicyAge{
+    "kvartal_policy_age_seconds", "Seconds since this process put the policy in force; says nothing of its source"};
+inline constexpr MetricName kOperatorAway{
+    "kvartal_operator_away_seconds",
+    "Seconds since this daemon had a stream of the operator, or began without one; 0 while it has one"};
 inline constexpr MetricName kPolicyErrors{"kvartal_policy_reload_failures_total",
                                           "Reloads refused; the last good stays"};
 inline constexpr MetricName kPolicyRefused{
-    "kvartal_policy_refused", "1 while what the policy folder holds is refused; the last good stays in force"};
+    "kvartal_policy_refused", "1 while policy, or a part of it, is refused; the last good of that stays in force"};
 inline constexpr MetricName kAuditEvents{"kvartal_audit_events_total", "Events written to the audit log"};
 inline constexpr MetricName kAuditLost{"kvartal_audit_lost_total",
                                        "Events the audit log could not take; anything but 0 is worth a look"};

@@ -72,9 +72,10 @@ absl::StatusOr<std::unique_ptr<MetricsExporter>> MetricsExporter::Start(const st
     server->exposer = std::make_unique<prometheus::Exposer>(address, kServerThreads);
     server->exposer->RegisterCollectable(server->snapshot);
     server->port = server->exposer->GetListeningPorts().at(0);
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat("metrics cannot listen on ", address, ": ", error.what(),
-                                               "; the port may be taken: set another metricsAddress"));
+  } catch (const std::exception&) {  // it says the same whatever was wrong
+    return absl::UnavailableError(
+        absl::StrCat("metrics cannot listen on ", address,
+                     ": the port is taken, or the address is not this machine's: set another metricsAddress"));
   }
   server->address = absl::StrCat(address.substr(0, address.rfind(':')), ":", server->port);
   return std::unique_ptr<MetricsExporter>(new MetricsExporter(std::move(server)));

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "daemon/attach/attach_stats.h"
@@ -17,9 +18,11 @@ struct NodeMetrics {
   std::array<bool, kTierCount> tier_configured{};
   std::array<bool, kTierCount> tier_healthy{};
   uint64_t policy_age_ms = 0;
+  std::optional<uint64_t> operator_away_ms;  // absent where policy comes from a folder
   uint64_t policy_reload_failures = 0;
   bool policy_refused = false;
   bool token_keys_refused = false;
+  bool nvme_keys_refused = false;
   uint64_t audit_written = 0, audit_lost = 0;
   uint64_t uptime_ms = 0;
   uint64_t rss_bytes = 0;

@@ -373,7 +373,7 @@ std::vector<DramExtent*> DramTier::LeavingCandidates(Domain* domain, SlotId near
   return candidates;
 }
 
-bool DramTier::StartLeaving(DomainId id, uint64_t at_most_bytes, SlotId near, MayMove may_move) {
+bool DramTier::StartLeaving(DomainId id, uint64_t at_most_bytes, SlotId near, LeaveCost cost_of) {
   Domain& domain = Find(id);
   KV_CHECK(domain.leaving == nullptr);
   DramExtent* best = nullptr;
@@ -381,9 +381,8 @@ bool DramTier::StartLeaving(DomainId id, uint64_t at_most_bytes, SlotId near, Ma
   for (DramExtent* extent : LeavingCandidates(&domain, near)) {
     if (extent->range().bytes > at_most_bytes) continue;
     const auto taken = extent->Taken();
-    const auto fixed =
-        std::count_if(taken.begin(), taken.end(), [&](const auto& slot) { return !may_move(slot.second); });
-    const std::pair<size_t, size_t> cost(fixed, taken.size());
+    std::pair<size_t, size_t> cost(0, taken.size());
+    for (const auto& [offset, holder] : taken) cost.first += cost_of(holder);
     if (best == nullptr || cost < best_cost) {
       best = extent;
       best_cost = cost;

@@ -66,9 +66,11 @@ class DramTier : public Tier {
   // What a taken slot holds, so that it can be asked about.
   void SetHolder(DomainId domain, SlotId slot, EntryId holder);
   using MayMove = absl::FunctionRef<bool(EntryId)>;
-  // Chooses the extent of at most `at_most_bytes` that is easiest to empty: fewest slots that may not move, then fewest
-  // taken; `near` (may be None) is a slot whose extent is looked at first. False: none is that small.
-  bool StartLeaving(DomainId domain, uint64_t at_most_bytes, SlotId near, MayMove may_move);
+  // Chooses the extent of at most `at_most_bytes` that is easiest to empty: the least cost of what its slots hold (0
+  // for what may move), then fewest taken; `near` (may be None) is a slot whose extent is looked at first. False: none
+  // is that small.
+  using LeaveCost = absl::FunctionRef<size_t(EntryId)>;
+  bool StartLeaving(DomainId domain, uint64_t at_most_bytes, SlotId near, LeaveCost cost_of);
   // It takes new blocks again.
   void StopLeaving(DomainId domain);
   // Taken slots of the extent that is leaving; 0 when none is.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +31,13 @@ struct RecordTimes {
   uint32_t pinned_until_s = 0;
 };
 
+// What the keys of an owner's encrypted blocks are derived with: who does not have it can decrypt none of them.
+struct OwnerSalt {
+  OwnerUidHash owner{};
+  cipher::Salt salt{};
+  int64_t made_wall_ms = 0;
+};
+
 class NvmeCatalog {
  public:
   virtual ~NvmeCatalog() = default;
@@ -46,16 +54,24 @@ class NvmeCatalog {
   virtual void KeepTime(int64_t wall_ms) = 0;
   // The latest of both before this open; 0: none.
   virtual int64_t kept_time_ms() const = 0;
-  // "Nothing of this owner committed before `before_wall_ms` may come back." Synced before `done`.
+  // "Nothing of this owner committed before `before_wall_ms` may come back." Its salt, when made before that, is
+  // overwritten. Synced before `done`.
   virtual void PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms,
                             absl::AnyInvocable<void(absl::Status)> done) = 0;
+  // In place of an owner's earlier one. Never refused, and in order with Put: a record that is put later is not told to
+  // survive before the salt does.
+  virtual void PutSalt(const OwnerSalt& salt) = 0;
+  // Those that were kept when this was opened. They outlive a catalog that was lost.
+  virtual std::vector<OwnerSalt> salts() const = 0;
   // What an erasure has come to. Never refused, and in order with Delete: put before the records of what it erased are
-  // deleted, it is not lost unless they come back.
+  // deleted, it is not lost unless they come back. What cannot be written is written when records are taken again.
   virtual void PutErasure(const ErasureRecord& record) = 0;
   // Its receipt is kept elsewhere.
   virtual void EndErasure(uint64_t id) = 0;
   // Those that had not ended when this was opened, by id.
   virtual std::vector<ErasureRecord> open_erasures() const = 0;
+  // As of this open: what was committed before that is erased, wherever it is found.
+  virtual std::map<OwnerUidHash, int64_t> tombstones() const = 0;
 
   // Streams every record in batches, then `done`. Those that a tombstone covers come last and are marked: what is alive
   // must find its place first. Batches run on the engine loop; once at start.
@@ -63,8 +79,11 @@ class NvmeCatalog {
                     absl::AnyInvocable<void(absl::Status)> done) = 0;
   // Sync of the write-ahead log, for a drain. `done` on the engine loop.
   virtual void Flush(absl::AnyInvocable<void(absl::Status)> done) = 0;
-  // True when the database was absent or unreadable at open: the caller rebuilds from the headers of the file.
-  virtual bool was_empty() const = 0;
+  // As of this open: blocks may be on the device that have no record here, since the database was absent or unreadable
+  // once. The caller reads the headers of the file as well. So does every later life, until one says MarkComplete.
+  virtual bool incomplete() const = 0;
+  // Every block that the headers told of has its record, or is gone.
+  virtual void MarkComplete() = 0;
 };
 
 struct CatalogOptions {

@@ -23,6 +23,8 @@ constexpr size_t kMagicBytes = 8;
 constexpr size_t kVersionAt = 8;
 constexpr size_t kSlotAt = 12;  // block headers only
 constexpr size_t kFieldsAt = 16;
+constexpr size_t kSealAt = 184;  // block headers only: key id, four zeros, random, tag
+constexpr size_t kTagAt = kSealAt + 2 * sizeof(uint32_t) + cipher::kBlockRandomBytes;
 constexpr size_t kChecksumAt = kNvmeHeaderBytes - sizeof(uint64_t);
 
 struct PageKind {
@@ -77,11 +79,11 @@ uint64_t PageChecksum(std::span<const std::byte> page, uint64_t seed) {
   return XXH3_64bits_withSeed(page.data(), kChecksumAt, seed);
 }
 
-void BeginPage(const PageKind& kind, std::span<std::byte> out) {
+void BeginPage(const PageKind& kind, std::span<std::byte> out, uint32_t version = kNvmeFormatVersion) {
   KV_CHECK(out.size() == kNvmeHeaderBytes);
   std::fill(out.begin(), out.end(), std::byte{0});
   std::memcpy(out.data(), kind.magic, kMagicBytes);
-  std::memcpy(out.data() + kVersionAt, &kNvmeFormatVersion, sizeof(kNvmeFormatVersion));
+  std::memcpy(out.data() + kVersionAt, &version, sizeof(version));
 }
 
 void EndPage(uint64_t seed, std::span<std::byte> out) {
@@ -89,7 +91,8 @@ void EndPage(uint64_t seed, std::span<std::byte> out) {
   std::memcpy(out.data() + kChecksumAt, &checksum, sizeof(checksum));
 }
 
-absl::Status CheckPage(const PageKind& kind, uint64_t seed, std::span<const std::byte> in) {
+absl::Status CheckPage(const PageKind& kind, uint64_t seed, std::span<const std::byte> in,
+                       uint32_t newest = kNvmeFormatVersion) {
   if (in.size() != kNvmeHeaderBytes) {
     return absl::DataLossError(absl::StrCat(kind.name, ": ", in.size(), " bytes, expected ", kNvmeHeaderBytes));
   }
@@ -106,9 +109,9 @@ absl::Status CheckPage(const PageKind& kind, uint64_t seed, std::span<const std:
                                             absl::Hex(found, absl::kZeroPad16), ", its bytes give ",
                                             absl::Hex(expected, absl::kZeroPad16)));
   }
-  if (version != kNvmeFormatVersion) {
+  if (version < kNvmeFormatVersion || version > newest) {
     return absl::FailedPreconditionError(
-        absl::StrCat(kind.name, ": format version ", version, ", this build reads and writes ", kNvmeFormatVersion));
+        absl::StrCat(kind.name, ": format version ", version, ", this build reads and writes ", newest));
   }
   return absl::OkStatus();
 }
@@ -221,21 +224,43 @@ absl::StatusOr<SegmentHeader> DecodeSegmentHeader(std::span<const std::byte> in)
 }
 
 void EncodeBlockHeader(const BlockHeader& in, uint64_t header_seed, SlotId slot, std::span<std::byte> out) {
-  BeginPage(kBlockPage, out);
+  const bool encrypted = in.seal.key_id != 0;
+  BeginPage(kBlockPage, out, encrypted ? kNvmeEncryptedVersion : kNvmeFormatVersion);
   const uint32_t at = slot.value();
   std::memcpy(out.data() + kSlotAt, &at, sizeof(at));
   FieldWriter fields(out.subspan(kFieldsAt));
   PutBlockFields(in, &fields);
+  KV_CHECK(kFieldsAt + fields.written() == kSealAt);
+  if (encrypted) {
+    fields.Put(in.seal.key_id);
+    fields.Put(uint32_t{0});
+    fields.Put(in.seal.random);
+    fields.Put(in.seal.tag);
+  }
   EndPage(header_seed, out);
 }
 
 absl::StatusOr<BlockHeader> DecodeBlockHeader(std::span<const std::byte> in, uint64_t header_seed, SlotId slot) {
-  KV_RETURN_IF_ERROR(CheckPage(kBlockPage, header_seed, in));
+  KV_RETURN_IF_ERROR(CheckPage(kBlockPage, header_seed, in, kNvmeEncryptedVersion));
   const auto found = Load<uint32_t>(in, kSlotAt);
   if (found != slot.value()) {
     return absl::DataLossError(absl::StrCat("block header: belongs to slot ", found, ", found in slot ", slot.value()));
   }
-  return GetBlockFields("block header", FieldReader(in.subspan(kFieldsAt)));
+  absl::StatusOr<BlockHeader> header = GetBlockFields("block header", FieldReader(in.subspan(kFieldsAt)));
+  if (!header.ok() || Load<uint32_t>(in, kVersionAt) != kNvmeEncryptedVersion) return header;
+  FieldReader fields(in.subspan(kSealAt));
+  uint32_t unused = 0;
+  fields.Get(&header->seal.key_id);
+  fields.Get(&unused);
+  fields.Get(&header->seal.random);
+  fields.Get(&header->seal.tag);
+  if (header->seal.key_id == 0) return absl::DataLossError("block header: is of an encrypted block and names no key");
+  return header;
+}
+
+std::span<const std::byte> BoundToPayload(std::span<const std::byte> header_page) {
+  KV_CHECK(header_page.size() == kNvmeHeaderBytes);
+  return header_page.first(kTagAt);
 }
 
 void EncodeBlockRecord(const BlockHeader& in, std::span<std::byte> out) {

@@ -14,10 +14,13 @@
 #include "daemon/base/status.h"
 #include "daemon/block/block_key.h"
 #include "daemon/block/namespace_digest.h"
+#include "daemon/cipher/tenant_cipher.h"
 
 namespace kvartal::tier {
 
 inline constexpr uint32_t kNvmeFormatVersion = 1;
+// Of the header of an encrypted block alone: a build that cannot decrypt takes it for a miss.
+inline constexpr uint32_t kNvmeEncryptedVersion = 2;
 using OwnerUidHash = std::array<uint8_t, 16>;  // of the tenant's uid: owners survive renaming and restarts
 
 // Who a block is, everywhere outside this process. What a header must say for a read to count.
@@ -39,7 +42,8 @@ struct BlockHeader {
   int64_t first_commit_ms = 0;  // wall clock
   int64_t last_access_ms = 0;   // wall clock, as of the write; a catalog record is refreshed at times
   uint32_t pinned_until_s = 0;  // wall clock, seconds; 0: not pinned. In catalog records alone
-  uint64_t payload_xxh3 = 0;
+  uint64_t payload_xxh3 = 0;    // 0 where the block is encrypted: a tag is stronger, and this would tell of its bytes
+  cipher::BlockSeal seal{};     // in headers alone
 };
 
 // Once a device, in two copies (pages 0 and 1).
@@ -69,6 +73,8 @@ absl::StatusOr<SegmentHeader> DecodeSegmentHeader(std::span<const std::byte> in)
 // `header_seed` is the device's; `slot` is where the header lies, so that a misplaced one is found out.
 void EncodeBlockHeader(const BlockHeader& in, uint64_t header_seed, SlotId slot, std::span<std::byte> out);
 absl::StatusOr<BlockHeader> DecodeBlockHeader(std::span<const std::byte> in, uint64_t header_seed, SlotId slot);
+// What of an encoded header its encrypted payload is bound to: everything before the tag.
+std::span<const std::byte> BoundToPayload(std::span<const std::byte> header_page);
 
 // The same fields packed: the value of a catalog record.
 inline constexpr size_t kBlockRecordBytes = 172;

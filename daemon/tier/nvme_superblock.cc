@@ -102,8 +102,10 @@ absl::StatusOr<Superblock> OpenSuperblock(device::BlockFile* file) {
   KV_ASSIGN_OR_RETURN(const std::optional<Superblock> found, ChooseCopy(front));
   Superblock superblock = found.has_value() ? *found : NewSuperblock(size);
   if (superblock.file_bytes != size) {
-    Log(LogLevel::kWarning, "nvme", "the file had ", superblock.file_bytes, " bytes when it was last open and has ",
-        size, " now; blocks that lay in a part that is gone are lost");
+    const bool grew = superblock.file_bytes < size;
+    Log(grew ? LogLevel::kInfo : LogLevel::kWarning, "nvme", "the file had ", superblock.file_bytes,
+        " bytes when it was last open and has ", size,
+        grew ? " now: what it holds is kept" : " now; blocks that lay in the part that is gone are lost");
     superblock.file_bytes = size;
   }
   ++superblock.open_count;

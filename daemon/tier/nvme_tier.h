@@ -23,6 +23,7 @@ struct NvmeCounters {
   uint64_t blocks_written = 0, blocks_read = 0, bytes_written = 0, bytes_read = 0;
   uint64_t write_errors = 0, read_errors = 0;  // from the device
   uint64_t header_mismatches = 0, checksum_mismatches = 0;
+  uint64_t keys_missing = 0;  // blocks whose key is gone
   uint64_t segment_headers_written = 0;
   uint64_t quarantined_slots = 0;  // now: their last write failed, nobody gets them for a while
 };
@@ -55,12 +56,13 @@ class NvmeTier : public Tier {
 
   // Writes header and payload. `payload` must not move until `done`; its bytes may change meanwhile (a hostile client),
   // which makes the block unreadable, never wrong. The header with checksum and generation is what the catalog records.
-  // False when the disk queue is full.
+  // False when the disk queue is full. FailedPrecondition: the key to encrypt it with is gone, nothing was written.
   using WriteDone = absl::AnyInvocable<void(absl::StatusOr<BlockHeader>)>;
   [[nodiscard]] bool Write(SlotId slot, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
                            std::span<const std::byte> payload, WriteDone done);
   // Reads into `payload` and verifies key, digest, owner, generation and checksum. DataLoss: a mismatch (treat as a
-  // miss and drop the entry); Unavailable: the device failed. False when the disk queue is full, or the device offline.
+  // miss and drop the entry); FailedPrecondition: its key is gone, the same to do; Unavailable: the device failed.
+  // False when the disk queue is full, or the device offline.
   [[nodiscard]] bool Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done);
   // The same, of a block that a client will ask for: after all reads that somebody waits for.
   [[nodiscard]] bool ReadAhead(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done);
@@ -77,6 +79,12 @@ class NvmeTier : public Tier {
   [[nodiscard]] bool Erase(SlotId slot, Done done);
   // The domain's share of the device's bandwidth, in proportion to others'.
   void SetWeight(DomainId domain, uint32_t weight);
+
+  // What the domain's blocks are encrypted with; null: nothing of it ever was. `required`: none is written, or taken
+  // for its own, in the clear.
+  void SetCipher(DomainId domain, std::shared_ptr<const cipher::TenantCipher> cipher, bool required);
+  // False: they have to be encrypted, and there is no key now.
+  bool MayWrite(DomainId domain) const;
 
   // A segment can hold such a slot at all.
   bool Fits(uint32_t slot_bytes) const;

@@ -4,9 +4,30 @@
 
 namespace kvartal::tier {
 
-absl::Status NvmeTransfer::Seal() {
+absl::Status NvmeTransfer::Seal(device::BlockIo* io) {
+  if (cipher.required) return Encrypt(io);
   header.payload_xxh3 = PayloadChecksum(payload);
   EncodeBlockHeader(header, header_seed, slot, {page.data(), page.size()});
+  return absl::OkStatus();
+}
+
+absl::Status NvmeTransfer::Encrypt(device::BlockIo* io) {
+  const std::span<std::byte> header_page(page.data(), page.size());
+  header.payload_xxh3 = 0;
+  if (cipher.cipher != nullptr) header.seal = cipher.cipher->NewSeal();
+  bool sealed = header.seal.key_id != 0;
+  if (sealed) {
+    encrypted = buffers->Take(payload.size());
+    EncodeBlockHeader(header, header_seed, slot, header_page);
+    sealed =
+        cipher.cipher->Encrypt(BoundToPayload(header_page), payload, {encrypted.data(), payload.size()}, &header.seal);
+  }
+  if (!sealed) {
+    verdict = Verdict::kNoKey;
+    return absl::FailedPreconditionError("blocks of this tenant have to be encrypted, and the node has no key");
+  }
+  EncodeBlockHeader(header, header_seed, slot, header_page);
+  io->parts[1].iov_base = encrypted.data();
   return absl::OkStatus();
 }
 
@@ -17,16 +38,35 @@ absl::Status NvmeTransfer::Verify() {
     return absl::DataLossError(absl::StrCat("nvme slot ", slot.value(), ": ", found.status().message()));
   }
   KV_RETURN_IF_ERROR(CheckIdentity(*found));
-  verdict = Verdict::kBadChecksum;
-  const uint64_t checksum = PayloadChecksum(payload);
-  if (checksum != found->payload_xxh3) {
-    return absl::DataLossError(absl::StrCat("nvme slot ", slot.value(), ": payload checksum is ",
-                                            absl::Hex(checksum, absl::kZeroPad16), ", its header says ",
-                                            absl::Hex(found->payload_xxh3, absl::kZeroPad16)));
-  }
+  KV_RETURN_IF_ERROR(found->seal.key_id != 0 ? Decrypt(*found) : CheckSum(*found));
   verdict = Verdict::kFine;
   header.generation = found->generation;
   return absl::OkStatus();
+}
+
+absl::Status NvmeTransfer::CheckSum(const BlockHeader& found) {
+  // Whoever writes to the disk can make such a block: only a tag shows who wrote it.
+  if (cipher.required)
+    return absl::DataLossError(
+        absl::StrCat("nvme slot ", slot.value(), " is in the clear, its tenant's policy is not"));
+  verdict = Verdict::kBadChecksum;
+  const uint64_t checksum = PayloadChecksum(payload);
+  if (checksum == found.payload_xxh3) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("nvme slot ", slot.value(), ": payload checksum is ",
+                                          absl::Hex(checksum, absl::kZeroPad16), ", its header says ",
+                                          absl::Hex(found.payload_xxh3, absl::kZeroPad16)));
+}
+
+absl::Status NvmeTransfer::Decrypt(const BlockHeader& found) {
+  verdict = Verdict::kNoKey;
+  if (cipher.cipher == nullptr || !cipher.cipher->Has(found.seal.key_id)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("nvme slot ", slot.value(), " is encrypted under key ", found.seal.key_id, ", which is gone"));
+  }
+  verdict = Verdict::kBadChecksum;
+  if (cipher.cipher->Decrypt(BoundToPayload({page.data(), page.size()}), found.seal, payload)) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("nvme slot ", slot.value(), " is not what was encrypted under key ",
+                                          found.seal.key_id, " for its tenant"));
 }
 
 absl::Status NvmeTransfer::CheckIdentity(const BlockHeader& found) const {

@@ -5,36 +5,52 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "absl/functional/any_invocable.h"
 #include "daemon/base/ids.h"
 #include "daemon/base/mapping.h"
 #include "daemon/base/status.h"
+#include "daemon/device/block_file.h"
+#include "daemon/tier/cipher_buffers.h"
 #include "daemon/tier/nvme_format.h"
 
 namespace kvartal::tier {
 
+// What the blocks of a domain are encrypted with.
+struct DomainCipher {
+  std::shared_ptr<const cipher::TenantCipher> cipher;  // null: nothing of it ever was
+  bool required = false;                               // no block is written, or taken for its own, in the clear
+};
+
 struct NvmeTransfer {
-  // What a read found. Anything but kFine is a miss.
-  enum class Verdict : uint8_t { kFine, kBadHeader, kBadChecksum };
+  // What came of it on the disk thread. Anything but kFine is a miss of a read; a write knows but kNoKey beside it.
+  enum class Verdict : uint8_t { kFine, kBadHeader, kBadChecksum, kNoKey };
 
   Mapping page;  // the header, on its way out or in
   uint64_t header_seed = 0;
   SlotId slot;
   BlockHeader header;  // write: what is written; read: what is expected, generation 0 for "any"
   std::span<std::byte> payload;
+  DomainCipher cipher;
+  CipherBuffers* buffers = nullptr;  // outlives it
+  Mapping encrypted;                 // write: what of `payload` goes to the disk
   Verdict verdict = Verdict::kFine;
   absl::AnyInvocable<void(absl::StatusOr<BlockHeader>)> write_done;
   absl::AnyInvocable<void(absl::Status)> read_done;
 
-  // Before a write: the checksum of the payload, and the header page.
-  absl::Status Seal();
-  // After a read: DataLoss, and a verdict, when header or payload is not what was asked for.
+  // Before a write: checksum or encryption of the payload, and the header page. FailedPrecondition: there is no key.
+  absl::Status Seal(device::BlockIo* io);
+  // After a read: DataLoss, and a verdict, when header or payload is not what was asked for; FailedPrecondition when
+  // its key is gone. An encrypted payload is decrypted where it lies: nobody is told of it before.
   absl::Status Verify();
 
  private:
+  absl::Status Encrypt(device::BlockIo* io);
   absl::Status CheckIdentity(const BlockHeader& found) const;
+  absl::Status Decrypt(const BlockHeader& found);
+  absl::Status CheckSum(const BlockHeader& found);
 };
 
 }  // namespace kvartal::tier

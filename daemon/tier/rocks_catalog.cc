@@ -12,6 +12,7 @@
 #include "daemon/base/mutex.h"
 #include "daemon/tier/nvme_catalog.h"
 #include "daemon/tier/rocks_store.h"
+#include "daemon/tier/salt_file.h"
 
 namespace kvartal::tier {
 namespace {
@@ -26,12 +27,15 @@ using RecordBatch = absl::AnyInvocable<void(std::vector<CatalogRecord>)>;
 // which they were asked for.
 class RocksCatalog : public NvmeCatalog {
  public:
-  RocksCatalog(std::unique_ptr<RocksStore> store, Executor* executor)
+  RocksCatalog(std::unique_ptr<RocksStore> store, SaltFile salts, Executor* executor)
       : store_(std::move(store)),
+        salt_file_(std::move(salts)),
         executor_(executor),
-        was_empty_(store_->was_empty()),
+        incomplete_(store_->incomplete()),
         kept_time_ms_(store_->kept_time_ms()),
         open_erasures_(store_->Erasures()),
+        tombstones_(store_->tombstones()),
+        salts_(salt_file_.salts()),
         thread_([this] { RunThread(); }) {}
 
   // What was accepted is written and synced; its `done`s are posted.
@@ -100,6 +104,12 @@ class RocksCatalog : public NvmeCatalog {
     Enqueue(std::move(operation));
   }
   int64_t kept_time_ms() const override { return kept_time_ms_; }
+  void PutSalt(const OwnerSalt& salt) override {
+    Operation operation{Operation::Kind::kPutSalt};
+    operation.salt = salt;
+    Enqueue(std::move(operation));
+  }
+  std::vector<OwnerSalt> salts() const override { return salts_; }
   void PutErasure(const ErasureRecord& record) override {
     Operation operation{Operation::Kind::kPutErasure};
     operation.erasure = record;
@@ -111,7 +121,9 @@ class RocksCatalog : public NvmeCatalog {
     Enqueue(std::move(operation));
   }
   std::vector<ErasureRecord> open_erasures() const override { return open_erasures_; }
-  bool was_empty() const override { return was_empty_; }
+  std::map<OwnerUidHash, int64_t> tombstones() const override { return tombstones_; }
+  bool incomplete() const override { return incomplete_; }
+  void MarkComplete() override { Enqueue(Operation{Operation::Kind::kMarkComplete}); }
 
  private:
   struct Operation {
@@ -121,16 +133,19 @@ class RocksCatalog : public NvmeCatalog {
       kDelete,
       kKeepTime,
       kTombstone,
+      kPutSalt,
       kPutErasure,
       kEndErasure,
       kLoad,
       kFlush,
+      kMarkComplete,
     };
     explicit Operation(Kind what) : kind(what) {}
     Kind kind;
     CatalogRecord record;
     RecordTimes times;
     ErasureRecord erasure;
+    OwnerSalt salt;
     int64_t wall_ms = 0;  // kKeepTime; kTombstone: nothing before it may come back
     RecordBatch batch;
     StatusDone done;
@@ -154,16 +169,20 @@ class RocksCatalog : public NvmeCatalog {
   void RunThread();
   void RunOperations(std::deque<Operation> operations);
   void CommitCollected(std::vector<StatusDone>* dones);
+  void RunTombstone(Operation operation);
   void RunLoad(Operation operation);
   void PostDone(StatusDone done, absl::Status status);
   void NoteFailure(const absl::Status& status);
   void DoDueWork();
 
   std::unique_ptr<RocksStore> store_;
+  SaltFile salt_file_;
   Executor* const executor_;
-  const bool was_empty_;
+  const bool incomplete_;
   const int64_t kept_time_ms_;
   const std::vector<ErasureRecord> open_erasures_;
+  const std::map<OwnerUidHash, int64_t> tombstones_;
+  const std::vector<OwnerSalt> salts_;
   // Of the loop; callbacks that lower it may outlive the catalog.
   const std::shared_ptr<size_t> puts_under_way_ = std::make_shared<size_t>(0);
 
@@ -222,20 +241,19 @@ void RocksCatalog::RunOperations(std::deque<Operation> operations) {
         store_->Delete(operation.record.slot);
         uncommitted_puts = true;
         break;
+      case Operation::Kind::kPutSalt:
+        NoteFailure(salt_file_.Put(operation.salt));
+        break;
       case Operation::Kind::kPutErasure:
         store_->PutErasure(operation.erasure);
         break;
       case Operation::Kind::kEndErasure:
         store_->EndErasure(operation.erasure.id);
         break;
-      case Operation::Kind::kTombstone: {
+      case Operation::Kind::kTombstone:
         CommitCollected(&dones);
-        absl::Status status = failure_;
-        if (status.ok()) status = store_->PutTombstone(operation.record.header.identity.owner, operation.wall_ms);
-        NoteFailure(status);
-        PostDone(std::move(operation.done), std::move(status));
+        RunTombstone(std::move(operation));
         break;
-      }
       case Operation::Kind::kLoad:
         CommitCollected(&dones);
         RunLoad(std::move(operation));
@@ -248,6 +266,10 @@ void RocksCatalog::RunOperations(std::deque<Operation> operations) {
         PostDone(std::move(operation.done), std::move(status));
         break;
       }
+      case Operation::Kind::kMarkComplete:
+        CommitCollected(&dones);
+        if (failure_.ok()) NoteFailure(store_->MarkComplete());
+        break;
     }
     if (store_->collected() >= kCatalogBatchOpsMax) CommitCollected(&dones);
   }
@@ -266,6 +288,15 @@ void RocksCatalog::CommitCollected(std::vector<StatusDone>* dones) {
     *under_way -= all.size();
     for (StatusDone& done : all) done(status);
   });
+}
+
+void RocksCatalog::RunTombstone(Operation operation) {
+  absl::Status status = failure_;
+  const OwnerUidHash& owner = operation.record.header.identity.owner;
+  if (status.ok()) status = store_->PutTombstone(owner, operation.wall_ms);
+  status.Update(salt_file_.Forget(owner, operation.wall_ms));
+  NoteFailure(status);
+  PostDone(std::move(operation.done), std::move(status));
 }
 
 // Waits for the loop when it is behind: a restart must not hold all records in memory twice.
@@ -312,6 +343,7 @@ void RocksCatalog::DoDueWork() {
     if (now < next_reopen_) return;
     next_reopen_ = now + std::chrono::seconds(kCatalogReopenSeconds);
     failure_ = store_->Reopen();
+    if (failure_.ok()) failure_ = salt_file_.Save();
     if (failure_.ok()) Log(LogLevel::kInfo, "catalog", "takes records again");
   }
   if (failure_.ok() && unsynced_ && now >= next_sync_) {
@@ -326,7 +358,8 @@ void RocksCatalog::DoDueWork() {
 
 absl::StatusOr<std::unique_ptr<NvmeCatalog>> OpenRocksCatalog(const CatalogOptions& options, Executor* executor) {
   KV_ASSIGN_OR_RETURN(std::unique_ptr<RocksStore> store, RocksStore::Open(options));
-  return std::make_unique<RocksCatalog>(std::move(store), executor);
+  KV_ASSIGN_OR_RETURN(SaltFile salts, SaltFile::Open(options.path + ".salts"));
+  return std::make_unique<RocksCatalog>(std::move(store), std::move(salts), executor);
 }
 
 }  // namespace kvartal::tier

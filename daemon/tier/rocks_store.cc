@@ -144,6 +144,11 @@ RocksStore::~RocksStore() = default;
 absl::StatusOr<std::unique_ptr<RocksStore>> RocksStore::Open(const CatalogOptions& options) {
   std::unique_ptr<RocksStore> store(new RocksStore(options));
   KV_RETURN_IF_ERROR(store->OpenFolder(SetAsideWhen::kUnusable));
+  store->made_anew_ = false;
+  // As with all else that cannot be read: it is set aside at the next Reopen.
+  if (const absl::Status read = store->ReadTombstones(); !read.ok())
+    Log(LogLevel::kError, "catalog", "tombstones cannot be read: ", std::string(read.message()));
+  for (const ErasureRecord& erasure : store->Erasures()) store->erasures_[erasure.id] = erasure;
   return store;
 }
 
@@ -210,8 +215,9 @@ absl::Status RocksStore::CheckMeta() {
     it->SeekToFirst();
     if (it->Valid()) return absl::DataLossError("the database has records but says nothing about its device");
     KV_RETURN_IF_ERROR(ToStatus(it->status(), options_.path));
-    was_empty_ = true;
-    return PutMeta(true);
+    // Until a scan of the headers is at its end, however many starts that takes.
+    incomplete_ = made_anew_ = true;
+    return PutMeta(false);
   }
   uint32_t version = 0;
   if (value.size() < sizeof(version) + 1) return absl::DataLossError("the database's description is cut short");
@@ -224,8 +230,29 @@ absl::Status RocksStore::CheckMeta() {
   if (device != options_.device_id) {
     return absl::DataLossError(absl::StrCat("the database is about device ", device, ", not ", options_.device_id));
   }
-  was_empty_ = value[sizeof(version)] == 0;
-  return was_empty_ ? PutMeta(true) : absl::OkStatus();
+  incomplete_ = value[sizeof(version)] == 0;
+  return absl::OkStatus();
+}
+
+absl::Status RocksStore::MarkComplete() {
+  if (db_ == nullptr) return Closed();
+  return made_anew_ ? absl::OkStatus() : CloseOnFailure(PutMeta(true));
+}
+
+absl::Status RocksStore::ReadTombstones() {
+  std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
+  const rocksdb::Slice first(&kTombstonePrefix, 1);
+  for (it->Seek(first); it->Valid() && it->key().starts_with(first); it->Next()) {
+    OwnerUidHash owner;
+    int64_t before = 0;
+    if (it->value().size() != sizeof(before) || it->key().size() != 1 + owner.size()) continue;
+    std::memcpy(owner.data(), it->key().data() + 1, owner.size());
+    std::memcpy(&before, it->value().data(), sizeof(before));
+    tombstones_[owner] = before;
+  }
+  const absl::Status status = ToStatus(it->status(), options_.path);
+  it.reset();  // before the database may be closed
+  return CloseOnFailure(status);
 }
 
 absl::Status RocksStore::PutMeta(bool complete) {
@@ -284,9 +311,15 @@ void RocksStore::KeepTime(int64_t wall_ms) {
   batch_->Put(kTimeKey, rocksdb::Slice(reinterpret_cast<const char*>(&wall_ms), sizeof(wall_ms)));
 }
 
-void RocksStore::PutErasure(const ErasureRecord& record) { batch_->Put(ErasureKey(record.id), EncodeErasure(record)); }
+void RocksStore::PutErasure(const ErasureRecord& record) {
+  erasures_[record.id] = record;
+  batch_->Put(ErasureKey(record.id), EncodeErasure(record));
+}
 
-void RocksStore::EndErasure(uint64_t id) { batch_->Delete(ErasureKey(id)); }
+void RocksStore::EndErasure(uint64_t id) {
+  erasures_.erase(id);
+  batch_->Delete(ErasureKey(id));
+}
 
 std::vector<ErasureRecord> RocksStore::Erasures() const {
   std::vector<ErasureRecord> erasures;
@@ -337,17 +370,17 @@ absl::Status RocksStore::Commit(bool sync) {
 
 void RocksStore::Discard() { batch_->Clear(); }
 
+void RocksStore::CollectTombstone(const OwnerUidHash& owner, int64_t before_wall_ms) {
+  const rocksdb::Slice value(reinterpret_cast<const char*>(&before_wall_ms), sizeof(before_wall_ms));
+  batch_->Put(TombstoneKey(owner), value);
+}
+
 absl::Status RocksStore::PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms) {
-  const std::string key = TombstoneKey(owner);
-  std::string value;
-  int64_t before = before_wall_ms;
-  if (db_ != nullptr && db_->Get(rocksdb::ReadOptions(), key, &value).ok() && value.size() == sizeof(before)) {
-    std::memcpy(&before, value.data(), sizeof(before));
-    before = std::max(before, before_wall_ms);
-  }
-  batch_->Put(key, rocksdb::Slice(reinterpret_cast<const char*>(&before), sizeof(before)));
+  const auto known = tombstones_.find(owner);
+  const int64_t before = known == tombstones_.end() ? before_wall_ms : std::max(known->second, before_wall_ms);
+  CollectTombstone(owner, before);
   KV_RETURN_IF_ERROR(Commit(true));
-  tombstones_[key] = before;
+  tombstones_[owner] = before;
   return absl::OkStatus();
 }
 
@@ -361,17 +394,11 @@ absl::Status RocksStore::Load(absl::FunctionRef<bool(std::vector<CatalogRecord>)
   rocksdb::ReadOptions options;
   options.fill_cache = false;
   std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(options));
-  const rocksdb::Slice first_tombstone(&kTombstonePrefix, 1), first_slot(&kSlotPrefix, 1);
-  for (it->Seek(first_tombstone); it->Valid() && it->key().starts_with(first_tombstone); it->Next()) {
-    int64_t before = 0;
-    if (it->value().size() != sizeof(before)) continue;
-    std::memcpy(&before, it->value().data(), sizeof(before));
-    tombstones_[it->key().ToString()] = before;
-  }
+  const rocksdb::Slice first_slot(&kSlotPrefix, 1);
   std::vector<CatalogRecord> records;
   uint64_t unreadable = 0, condemned_seen = 0;
   const auto covered = [&](const BlockHeader& header) {
-    const auto tombstone = tombstones_.find(TombstoneKey(header.identity.owner));
+    const auto tombstone = tombstones_.find(header.identity.owner);
     return tombstone != tombstones_.end() && header.first_commit_ms < tombstone->second;
   };
   for (const bool condemned : {false, true}) {
@@ -405,7 +432,6 @@ absl::Status RocksStore::Load(absl::FunctionRef<bool(std::vector<CatalogRecord>)
 absl::Status RocksStore::Reopen() {
   batch_->Clear();
   db_.reset();
-  was_empty_ = false;
   if (damaged_) KV_RETURN_IF_ERROR(SetAside(absl::DataLossError("a part of it could not be read")));
   damaged_ = false;
   absl::Status status = OpenFolder(SetAsideWhen::kDamaged);
@@ -413,12 +439,16 @@ absl::Status RocksStore::Reopen() {
     db_.reset();
     return status;
   }
-  if (!was_empty_) return absl::OkStatus();
-  // Its older records are gone: the next start must read the headers. What was erased stays so.
-  for (const auto& [key, before] : tombstones_)
-    batch_->Put(key, rocksdb::Slice(reinterpret_cast<const char*>(&before), sizeof(before)));
-  KV_RETURN_IF_ERROR(Commit(true));
-  return CloseOnFailure(PutMeta(false));
+  return PutOwed();
+}
+
+absl::Status RocksStore::PutOwed() {
+  for (const ErasureRecord& written : Erasures()) {
+    if (!erasures_.contains(written.id)) batch_->Delete(ErasureKey(written.id));
+  }
+  for (const auto& [id, erasure] : erasures_) batch_->Put(ErasureKey(id), EncodeErasure(erasure));
+  for (const auto& [owner, before] : tombstones_) CollectTombstone(owner, before);
+  return Commit(true);
 }
 
 }  // namespace kvartal::tier

@@ -2,7 +2,7 @@
 // Confined to one thread at a time: the caller of Open, then the catalog's thread.
 // Invariant: records of another device never come out.
 //
-//   "m"                     -> u32 format version, u8 1 when nothing was lost since the last start, device id
+//   "m"                     -> u32 format version, u8 1 when every block on the device has its record, device id
 //   "s" + slot, big-endian  -> packed block header (kBlockRecordBytes)
 //   "w"                     -> i64 wall milliseconds: the latest date that was kept; no record has a later one
 //   "t" + owner             -> i64 wall milliseconds: nothing of the owner committed before may come back
@@ -33,10 +33,11 @@ class RocksStore {
   static absl::StatusOr<std::unique_ptr<RocksStore>> Open(const CatalogOptions& options);
   ~RocksStore();
 
-  // The records are not all there: the caller reads the headers of the device.
-  bool was_empty() const { return was_empty_; }
+  // As of Open: the records are not all there, and the caller reads the headers of the device.
+  bool incomplete() const { return incomplete_; }
   int64_t kept_time_ms() const { return kept_time_ms_; }
   std::vector<ErasureRecord> Erasures() const;
+  const std::map<OwnerUidHash, int64_t>& tombstones() const { return tombstones_; }
 
   // Collected by the first five, written by Commit, all or nothing. A record survives kill -9 from then on, power loss
   // with `sync`.
@@ -54,13 +55,15 @@ class RocksStore {
   // What was collected before is committed with it. Synced. An older tombstone never replaces a newer one.
   absl::Status PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms);
   absl::Status Sync();
+  // What was missing at Open is there by now. Synced; a no-op when records were lost since.
+  absl::Status MarkComplete();
 
   // Every record, kRecoveryBatchMax at a time, until `batch` says false (Cancelled); last those a tombstone covers.
   // Unreadable ones are deleted on the way.
   absl::Status Load(absl::FunctionRef<bool(std::vector<CatalogRecord>)> batch);
 
   // A failure closes the database: all else fails until this opens it again. What turned out to be damaged is set
-  // aside then.
+  // aside then. Tombstones and erasures are put once more; what else failed is the caller's.
   absl::Status Reopen();
 
  private:
@@ -73,6 +76,10 @@ class RocksStore {
   void TakeBallast() const;
   bool GiveUpBallast() const;
   absl::Status CheckMeta();
+  absl::Status ReadTombstones();
+  void CollectTombstone(const OwnerUidHash& owner, int64_t before_wall_ms);
+  // Puts again what is erased or owed, as it is by now.
+  absl::Status PutOwed();
   absl::Status PutMeta(bool complete);
   absl::Status SetAside(const absl::Status& why);
   absl::Status Closed() const;
@@ -81,10 +88,13 @@ class RocksStore {
   const CatalogOptions options_;
   std::unique_ptr<rocksdb::DB> db_;  // null after a failure
   std::unique_ptr<rocksdb::WriteBatch> batch_;
-  bool was_empty_ = false;
-  int64_t kept_time_ms_ = 0;                   // with the batch; what fails is followed by Reopen
-  bool damaged_ = false;                       // a table could not be read: the next Reopen sets the folder aside
-  std::map<std::string, int64_t> tombstones_;  // by key, as far as they were read or put: they outlive that
+  bool incomplete_ = false;
+  bool made_anew_ = false;    // since Open: records of this life are lost
+  int64_t kept_time_ms_ = 0;  // with the batch; what fails is followed by Reopen
+  bool damaged_ = false;      // a table could not be read: the next Reopen sets the folder aside
+  // As they were read or put last: they outlive that, and a batch that failed.
+  std::map<OwnerUidHash, int64_t> tombstones_;
+  std::map<uint64_t, ErasureRecord> erasures_;
 };
 
 }  // namespace kvartal::tier

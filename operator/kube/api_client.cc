@@ -63,6 +63,7 @@ ApiClient::CallId ApiClient::Begin(RunningPtr running) {
 void ApiClient::Send(CallId id) {
   const RunningPtr running = Find(id);
   if (running == nullptr) return;
+  if (running->request.as_leader && !leading_()) return End(id, Failed(ErrorKind::kBusy, "this replica does not lead"));
   running->head = {};
   running->body.clear();
   HttpRequest request;
@@ -75,6 +76,7 @@ void ApiClient::Send(CallId id) {
     if (const RunningPtr late = Find(id)) transport_->Fail(late->transport_call);
     End(id, Failed(ErrorKind::kDeadline, "no answer, or not all of it, within the deadline"));
   });
+  running->sent_ms = NowMs();
   running->transport_call =
       transport_->Start(std::move(request), {[this, id](const HttpHead& head) { OnHead(id, head); },
                                              [this, id](std::string_view bytes) { OnBytes(id, bytes); },
@@ -92,7 +94,6 @@ void ApiClient::OnHead(CallId id, const HttpHead& head) {
     loop_->CancelTimer(running->timer);
     return Send(id);
   }
-  if (running->is_watch && IsSuccess(head.status)) running->watch.on_open();
 }
 
 void ApiClient::OnBytes(CallId id, std::string_view bytes) {
@@ -137,6 +138,8 @@ void ApiClient::OnEnd(CallId id, const absl::Status& status) {
 void ApiClient::End(CallId id, ApiError error, nlohmann::json body) {
   const RunningPtr running = Find(id);
   if (running == nullptr) return;
+  if (!running->is_watch && running->transport_call != 0)
+    stats_.durations[running->request.method].Observe(NowMs() - running->sent_ms);
   Cancel(id);
   if (running->is_watch) {
     running->watch.on_end(std::move(error));
@@ -161,6 +164,7 @@ ApiClient::CallId ApiClient::ApplyStatus(const ResourceType& type, const nlohman
       absl::StrCat(PathOf(type, KeyOf(object), "status"), "?force=true&fieldManager=", QueryEscape(field_manager));
   request.content_type = kApplyPatch;
   request.body = object.dump();
+  request.as_leader = true;
   return Call(std::move(request), std::move(answer));
 }
 

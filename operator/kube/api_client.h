@@ -2,9 +2,11 @@
 // failure was.
 // Confined to its loop.
 // Invariants: every call ends in exactly one answer unless it is cancelled; no answer comes from within the call that
-// asked; a 401 is tried once more, and only if a newer token could be read.
+// asked; a 401 is tried once more, and only if a newer token could be read; what only a leader may write is not sent
+// after another may lead, also when it was asked for before, as by a process that was frozen.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,6 +14,7 @@
 #include "daemon/base/event_loop.h"
 #include "nlohmann/json.hpp"
 #include "operator/kube/api_error.h"
+#include "operator/kube/histogram.h"
 #include "operator/kube/http_transport.h"
 #include "operator/kube/limits.h"
 #include "operator/kube/line_framer.h"
@@ -22,7 +25,6 @@
 namespace kvartal::kube {
 
 inline constexpr const char* kJson = "application/json";
-inline constexpr const char* kYaml = "application/yaml";
 inline constexpr const char* kApplyPatch = "application/apply-patch+yaml";  // JSON is YAML
 inline constexpr const char* kMergePatch = "application/merge-patch+json";
 
@@ -32,16 +34,17 @@ struct ApiRequest {
   std::string body;
   std::string content_type;
   int64_t deadline_ms = kCallDeadlineMs;
+  bool as_leader = false;  // not sent unless we lead when its turn comes
 };
 
 struct WatchSink {
-  absl::AnyInvocable<void()> on_open;
   absl::AnyInvocable<void(std::string_view)> on_line;
   absl::AnyInvocable<void(ApiError)> on_end;  // ok: the server ended it as it should
 };
 
 struct ApiClientStats {
   std::map<std::pair<std::string, int>, uint64_t> requests;  // by method and code; code 0: no answer
+  std::map<std::string, Histogram> durations;                // of calls, by method: from sent to answered, or given up
   uint64_t delayed = 0;                                      // waited for their turn
 };
 
@@ -56,12 +59,16 @@ class ApiClient {
   ApiClient(const ApiClient&) = delete;
   ApiClient& operator=(const ApiClient&) = delete;
 
+  // Asked when a request of a leader is about to be sent. Without it we lead.
+  void SetLeading(std::function<bool()> leading) { leading_ = std::move(leading); }
+
   CallId Call(ApiRequest request, Answer answer);
   // The deadline of a watch is for all of it, not for its first byte.
   CallId Watch(std::string target, int64_t deadline_ms, WatchSink sink);
   void Cancel(CallId id);
 
-  // Server-side apply: this manager says what it wants of the fields it owns, and takes them from whoever has them.
+  // Server-side apply, as leader: this manager says what it wants of the fields it owns, and takes them from whoever
+  // has them.
   CallId ApplyStatus(const ResourceType& type, const nlohmann::json& object, const std::string& field_manager,
                      Answer answer);
 
@@ -75,6 +82,7 @@ class ApiClient {
     bool is_watch = false;
     bool retried = false;
     HttpTransport::CallId transport_call = 0;
+    int64_t sent_ms = 0;
     EventLoop::TimerId timer = 0;
     HttpHead head;
     std::string body;
@@ -97,6 +105,7 @@ class ApiClient {
   const Clock* const clock_;
   TokenSource token_;
   TokenBucket turns_;
+  std::function<bool()> leading_ = [] { return true; };
   std::map<CallId, RunningPtr> running_;
   CallId next_id_ = 1;
   ApiClientStats stats_;

@@ -17,7 +17,7 @@ enum class ErrorKind {
   kTransport,        // no connection, or it broke
   kDeadline,         // no answer in time
   kBadAnswer,        // an answer that is not what the protocol says
-  kBusy,             // refused here: too many calls wait for their turn
+  kBusy,             // refused here: too many calls wait for their turn, or it was for a leader
   kUnauthorized,     // 401
   kForbidden,        // 403
   kNotFound,         // 404

@@ -17,7 +17,7 @@ Controller::~Controller() {
 }
 
 void Controller::Add(const std::string& key) {
-  queue_.Add(key);
+  queue_.Add(key, NowMs());
   Pump();
 }
 
@@ -36,7 +36,7 @@ void Controller::Pump() {
   if (state_ != State::kRunning) return;
   loop_->CancelTimer(timer_);
   const std::optional<int64_t> due_ms = queue_.NextDueMs();
-  const bool ready = queue_.stats().depth > 0 && running_ < at_once_;
+  const bool ready = queue_.depth() > 0 && running_ < at_once_;
   if (!ready && !due_ms) return;
   timer_ = loop_->RunAfterMs(ready ? 0 : std::max<int64_t>(0, *due_ms - NowMs()), [this] {
     while (state_ == State::kRunning && running_ < at_once_) {
@@ -53,7 +53,7 @@ void Controller::Pump() {
 
 void Controller::OnFinish(const std::string& key, ReconcileResult result) {
   --running_;
-  queue_.Done(key);
+  queue_.Done(key, NowMs());
   ++(result == ReconcileResult::kDone ? done_ : failed_);
   if (result == ReconcileResult::kDone) {
     queue_.Forget(key);
@@ -81,6 +81,6 @@ void Controller::EndStop() {
   if (stopped_) std::exchange(stopped_, nullptr)();
 }
 
-ControllerStats Controller::stats() const { return {done_, failed_, queue_.stats()}; }
+ControllerStats Controller::stats() const { return {done_, failed_, queue_.stats(NowMs())}; }
 
 }  // namespace kvartal::kube

@@ -1,10 +1,12 @@
 // Events for people, told of an object. Best effort: what cannot be told is dropped and never waited for.
 // Confined to its loop.
-// Invariants: the same reason and message of one object are one Event that counts; an object that is told of too often
-// is not told of until it has calmed down.
+// Invariants: the same reason and message of one object are one Event that counts; so are many messages of one reason
+// that come together; an object that is told of too often is not told of until it has calmed down; who is forgotten for
+// another is whoever nothing was told of for longest.
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 
 #include "operator/kube/api_client.h"
@@ -29,17 +31,32 @@ class EventRecorder {
  private:
   struct Told {
     std::string first;  // when
+    std::string note;
     int64_t count = 0;
+  };
+  // Of one type and reason.
+  struct Similar {
+    std::set<std::string> notes;
+    int64_t last_ms = 0;
   };
   struct Subject {
     TokenBucket turns;
+    int64_t used = 0;                  // when, in Tells
     std::map<std::string, Told> told;  // by what is said
+    std::map<std::string, Similar> similar;
   };
+
+  Subject& SubjectOf(const std::string& uid);
+  // What to say of it: the note itself, or that there are many like it.
+  static Told& ToldOf(Subject* subject, const std::string& kind, const std::string& note, int64_t now_ms);
+  void Send(const nlohmann::json& object, const std::string& type, const std::string& reason, const Told& told,
+            const std::string& now);
 
   ApiClient* const client_;
   const Clock* const clock_;
   const std::string component_;
   std::map<std::string, Subject> subjects_;  // by uid
+  int64_t tells_ = 0;
   EventStats stats_;
 };
 

@@ -56,6 +56,8 @@ inline constexpr double kEventsPerSecond = 1.0 / 300;  // (client-go) of one obj
 inline constexpr double kEventsBurst = 25;             // (client-go) after so many at once
 inline constexpr size_t kEventSubjectsMax = 4096;      // (client-go) objects that are remembered
 inline constexpr size_t kEventsOfSubjectMax = 64;      // of one object; beyond, counting begins anew
+inline constexpr size_t kEventSimilarMax = 10;         // (client-go) messages of one reason told apart,
+inline constexpr int64_t kEventSimilarMs = 600'000;    // (client-go) until none came for so long
 inline constexpr size_t kEventMessageBytesMax = 1024;  // of the API
 
 // --- health

@@ -83,8 +83,8 @@ ListWatchStep ListWatch::OnListError(const ApiError& error, int64_t now_ms) {
   return step;
 }
 
-void ListWatch::OnWatchOpen(int64_t now_ms) {
-  opened_ms_ = now_ms;
+void ListWatch::OnWatchSent(int64_t now_ms) {
+  sent_ms_ = now_ms;
   heard_ = false;
 }
 
@@ -120,8 +120,9 @@ ListWatchStep ListWatch::OnLine(std::string_view line, int64_t now_ms) {
 
 ListWatchStep ListWatch::OnWatchEnd(const ApiError& error, int64_t now_ms) {
   const bool unknown_version = error.kind == ErrorKind::kExpired || error.kind == ErrorKind::kTooLargeVersion;
-  // A server that ends watches as soon as they begin would be asked in a hot loop.
-  const bool as_it_should = error.ok() && (heard_ || now_ms - opened_ms_ >= kShortWatchMs);
+  // A server that ends watches as soon as they begin would be asked in a hot loop. How long one lived counts from when
+  // it was sent: a server counts from when it accepted it, which is sooner than we hear of it.
+  const bool as_it_should = error.ok() && (heard_ || now_ms - sent_ms_ >= kShortWatchMs);
   stats_.expired += error.kind == ErrorKind::kExpired;
   ++(as_it_should ? stats_.ended : stats_.broken);
   if (as_it_should) bad_ends_ = 0;

@@ -59,8 +59,8 @@ class ListWatch {
   // One page of a list, or what it failed by.
   ListWatchStep OnPage(nlohmann::json page, int64_t now_ms);
   ListWatchStep OnListError(const ApiError& error, int64_t now_ms);
-  // The watch was accepted; one of its lines; its end, clean when `error` is ok.
-  void OnWatchOpen(int64_t now_ms);
+  // The watch is sent; one of its lines; its end, clean when `error` is ok.
+  void OnWatchSent(int64_t now_ms);
   ListWatchStep OnLine(std::string_view line, int64_t now_ms);
   ListWatchStep OnWatchEnd(const ApiError& error, int64_t now_ms);
 
@@ -80,7 +80,7 @@ class ListWatch {
   std::string resource_version_;
   bool from_store_ = false;  // the cache does not know the version we have seen: ask for the newest there is
   bool in_list_ = false;     // kInit was told and kInitDone was not
-  int64_t opened_ms_ = 0;
+  int64_t sent_ms_ = 0;
   bool heard_ = false;  // anything from this watch
   int bad_ends_ = 0;    // of watches from the version we are at, that another from there may meet again
   ListWatchStats stats_;

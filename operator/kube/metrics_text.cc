@@ -5,14 +5,27 @@
 namespace kvartal::kube {
 namespace {
 
+double Seconds(int64_t ms) { return static_cast<double>(ms) / 1000; }
+
 // A metric and its lines.
 class Metric {
  public:
   Metric(std::string* out, std::string name, const char* type, const char* what) : out_(out), name_(std::move(name)) {
     absl::StrAppend(out_, "# HELP ", name_, " ", what, "\n# TYPE ", name_, " ", type, "\n");
   }
-  Metric& Add(const std::string& labels, uint64_t value) {
+  template <typename Value>
+  Metric& Add(const std::string& labels, Value value) {
     absl::StrAppend(out_, name_, "{", labels, "} ", value, "\n");
+    return *this;
+  }
+  Metric& AddHistogram(const std::string& labels, const Histogram& histogram) {
+    for (size_t i = 0; i < Histogram::kBoundsMs.size(); ++i) {
+      absl::StrAppend(out_, name_, "_bucket{", labels, ",le=\"", Seconds(Histogram::kBoundsMs[i]), "\"} ",
+                      histogram.within(i), "\n");
+    }
+    absl::StrAppend(out_, name_, "_bucket{", labels, ",le=\"+Inf\"} ", histogram.count(), "\n");
+    absl::StrAppend(out_, name_, "_sum{", labels, "} ", Seconds(histogram.sum_ms()), "\n");
+    absl::StrAppend(out_, name_, "_count{", labels, "} ", histogram.count(), "\n");
     return *this;
   }
 
@@ -35,6 +48,8 @@ std::string MetricsText(const RuntimeStats& stats) {
       .Add(controller, stats.work.failed);
   Metric(&out, "controller_runtime_max_concurrent_reconciles", "gauge", "Reconciles at once at most.")
       .Add(controller, stats.at_once);
+  Metric(&out, "controller_runtime_reconcile_time_seconds", "histogram", "How long reconciles took.")
+      .AddHistogram(controller, stats.work.queue.worked);
   Metric(&out, "controller_runtime_active_workers", "gauge", "Reconciles under way.")
       .Add(controller, stats.work.queue.working);
   const std::string queue = Label("name", stats.controller);
@@ -42,6 +57,17 @@ std::string MetricsText(const RuntimeStats& stats) {
   Metric(&out, "workqueue_adds_total", "counter", "Keys added.").Add(queue, stats.work.queue.adds);
   Metric(&out, "workqueue_retries_total", "counter", "Keys added again after a failure.")
       .Add(queue, stats.work.queue.retries);
+  Metric(&out, "workqueue_queue_duration_seconds", "histogram", "How long keys that were due waited.")
+      .AddHistogram(queue, stats.work.queue.queued);
+  Metric(&out, "workqueue_work_duration_seconds", "histogram", "How long keys were worked on.")
+      .AddHistogram(queue, stats.work.queue.worked);
+  Metric(&out, "workqueue_unfinished_work_seconds", "gauge", "How long all keys under work have been, added up.")
+      .Add(queue, Seconds(stats.work.queue.unfinished_ms));
+  Metric(&out, "workqueue_longest_running_processor_seconds", "gauge", "How long the longest of them has been.")
+      .Add(queue, Seconds(stats.work.queue.longest_ms));
+  Metric durations(&out, "rest_client_request_duration_seconds", "histogram", "How long calls took, by verb and host.");
+  for (const auto& [method, duration] : stats.calls.durations)
+    durations.AddHistogram(absl::StrCat(Label("host", stats.host), ",", Label("verb", method)), duration);
   Metric requests(&out, "rest_client_requests_total", "counter", "Requests by code, method and host.");
   for (const auto& [what, count] : stats.calls.requests) {
     const auto& [method, code] = what;

@@ -65,9 +65,12 @@ void Reflector::SendWatch(const NextRequest& next) {
                                           "?watch=true&allowWatchBookmarks=true&timeoutSeconds=", next.timeout_seconds,
                                           "&resourceVersion=", QueryEscape(next.resource_version));
   const int64_t deadline_ms = next.timeout_seconds * 1000 + options_.watch_margin_ms;
+  machine_.OnWatchSent(NowMs());
   call_ = client_->Watch(target, deadline_ms,
-                         {[this] { machine_.OnWatchOpen(NowMs()); },
-                          [this](std::string_view line) { Run(machine_.OnLine(line, NowMs())); },
+                         {[this](std::string_view line) {
+                            last_error_ = {};
+                            Run(machine_.OnLine(line, NowMs()));
+                          },
                           [this](const ApiError& error) {
                             NoteError("watch", error);
                             Run(machine_.OnWatchEnd(error, NowMs()));

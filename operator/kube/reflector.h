@@ -35,7 +35,7 @@ class Reflector {
   const ObjectStore& store() const { return store_; }
   const ListWatchStats& stats() const { return machine_.stats(); }
   const std::string& resource_version() const { return machine_.resource_version(); }
-  // What the last request failed by; ok since the last that did not.
+  // What the last request failed by; ok since anything was heard: of a watch that is well, a bookmark every minute.
   const ApiError& last_error() const { return last_error_; }
 
  private:

@@ -6,16 +6,16 @@
 
 namespace kvartal::kube {
 
-void WorkQueue::AddReady(const std::string& key) {
-  if (!dirty_.insert(key).second) return;
+void WorkQueue::AddReady(const std::string& key, int64_t now_ms) {
+  if (!dirty_.try_emplace(key, now_ms).second) return;
   ++adds_;
   if (!working_.contains(key)) ready_.push_back(key);
 }
 
-void WorkQueue::Add(const std::string& key) { AddReady(key); }
+void WorkQueue::Add(const std::string& key, int64_t now_ms) { AddReady(key, now_ms); }
 
 void WorkQueue::AddAfter(const std::string& key, int64_t delay_ms, int64_t now_ms) {
-  if (delay_ms <= 0) return AddReady(key);
+  if (delay_ms <= 0) return AddReady(key, now_ms);
   const int64_t due_ms = now_ms + delay_ms;
   const auto [known, fresh] = due_.try_emplace(key, due_ms);
   if (!fresh) {
@@ -40,18 +40,23 @@ std::optional<std::string> WorkQueue::Take(int64_t now_ms) {
     const std::string key = waiting_.begin()->second;
     waiting_.erase(waiting_.begin());
     due_.erase(key);
-    AddReady(key);
+    AddReady(key, now_ms);
   }
   if (ready_.empty()) return std::nullopt;
   std::string key = std::move(ready_.front());
   ready_.pop_front();
-  dirty_.erase(key);
-  working_.insert(key);
+  const auto dirty = dirty_.find(key);
+  queued_.Observe(now_ms - dirty->second);
+  dirty_.erase(dirty);
+  working_[key] = now_ms;
   return key;
 }
 
-void WorkQueue::Done(const std::string& key) {
-  KV_CHECK(working_.erase(key) == 1);
+void WorkQueue::Done(const std::string& key, int64_t now_ms) {
+  const auto working = working_.find(key);
+  KV_CHECK(working != working_.end());
+  worked_.Observe(now_ms - working->second);
+  working_.erase(working);
   if (dirty_.contains(key)) ready_.push_back(key);
 }
 
@@ -60,6 +65,13 @@ std::optional<int64_t> WorkQueue::NextDueMs() const {
   return waiting_.begin()->first;
 }
 
-WorkQueueStats WorkQueue::stats() const { return {adds_, retries_, ready_.size(), waiting_.size(), working_.size()}; }
+WorkQueueStats WorkQueue::stats(int64_t now_ms) const {
+  WorkQueueStats stats = {adds_, retries_, ready_.size(), waiting_.size(), working_.size(), queued_, worked_, 0, 0};
+  for (const auto& [key, since_ms] : working_) {
+    stats.unfinished_ms += now_ms - since_ms;
+    stats.longest_ms = std::max(stats.longest_ms, now_ms - since_ms);
+  }
+  return stats;
+}
 
 }  // namespace kvartal::kube

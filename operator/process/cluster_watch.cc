@@ -55,6 +55,13 @@ std::string ClusterWatch::trouble() const {
   return "";
 }
 
+std::vector<ClusterWatch::Report> ClusterWatch::reports() const {
+  std::vector<Report> reports;
+  for (size_t kind = 0; kind < reflectors_.size(); ++kind)
+    reports.push_back({kTypes[kind]->plural, reflectors_[kind]->stats(), !reflectors_[kind]->last_error().ok()});
+  return reports;
+}
+
 void ClusterWatch::OnChange(size_t kind, const kube::ObjectChange& change) {
   bool matters = change.deleted;
   if (change.deleted) {

@@ -8,9 +8,10 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "operator/kube/reflector.h"
-#include "operator/reconcile/object_reader.h"
+#include "operator/reconcile/cluster_reader.h"
 
 namespace kvartal::process {
 
@@ -34,6 +35,12 @@ class ClusterWatch {
   reconcile::ClusterStores stores() const;
   // "": all is well. Else which cache fails by what.
   std::string trouble() const;
+  struct Report {
+    std::string resource;
+    kube::ListWatchStats stats;
+    bool failing = false;
+  };
+  std::vector<Report> reports() const;
 
  private:
   void OnChange(size_t kind, const kube::ObjectChange& change);

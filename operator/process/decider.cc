@@ -42,7 +42,7 @@ void Decider::Decide() {
   first_change_ms_ = 0;
   const int64_t begin_ns = clock_->MonotonicNs();
   std::vector<std::string> unreadable;
-  const reconcile::ClusterState state = reconcile::ReadCluster(watch_->stores(), accepted_, &unreadable);
+  const reconcile::ClusterState state = reader_.Read(watch_->stores(), accepted_, &unreadable);
   if (unreadable != unreadable_) {
     for (const std::string& why : unreadable) Log(LogLevel::kError, "operator", why);
   }
@@ -53,7 +53,7 @@ void Decider::Decide() {
   std::map<kube::ObjectKey, std::string> decided;
   for (const auto& [name, verdict] : compiled_.policies) {
     const kube::ObjectKey key = {name.first, name.second};
-    if (verdict.in_force) accepted_[key] = *verdict.in_force;
+    if (verdict.accepted) accepted_[key] = *verdict.accepted;
     const auto object = watch_->policies().Find(key);
     decided[key] = object == nullptr ? "" : StateOf(*object);
     const auto known = before.policies.find(name);

@@ -55,6 +55,7 @@ class Decider {
   bool started_ = false;
   EventLoop::TimerId timer_ = 0;
   int64_t first_change_ms_ = 0;  // of those that wait; 0: none does
+  reconcile::ClusterReader reader_;
   std::map<kube::ObjectKey, crds::TenantPolicy> accepted_;
   std::map<kube::ObjectKey, std::string> decided_;  // which state of the object: uid and generation
   reconcile::CompiledCluster compiled_;

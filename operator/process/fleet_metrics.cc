@@ -14,6 +14,7 @@ std::string FleetText(const sync::FleetStats& fleet, const StatusWriterStats& wr
   add("kvartal_operator_nodes_connected", "gauge", "Nodes with a stream.", fleet.connected);
   add("kvartal_operator_nodes_current", "gauge", "Nodes that enforce what they are to.", fleet.current);
   add("kvartal_operator_nodes_rejected", "gauge", "Nodes that refuse what they are to enforce.", fleet.rejected);
+  add("kvartal_operator_nodes_away", "gauge", "Nodes of a pool without a stream.", fleet.away);
   add("kvartal_operator_streams_total", "counter", "Streams that nodes began.", fleet.streams);
   add("kvartal_operator_streams_refused_total", "counter",
       "Streams told to come again, or that were not the node they said.", fleet.streams_refused);
@@ -27,6 +28,32 @@ std::string FleetText(const sync::FleetStats& fleet, const StatusWriterStats& wr
   add("kvartal_operator_decisions_total", "counter", "Times that all policies were judged.", decisions);
   add("kvartal_operator_last_decision_seconds", "gauge", "How long the last judging took.",
       static_cast<double>(last_decision_us) / 1e6);
+  return out;
+}
+
+std::string WatchText(const std::vector<ClusterWatch::Report>& reports, uint64_t calls_delayed) {
+  std::string out;
+  const auto begin = [&](const char* name, const char* type, const char* what) {
+    absl::StrAppend(&out, "# HELP ", name, " ", what, "\n# TYPE ", name, " ", type, "\n");
+    return name;
+  };
+  const char* name = begin("kvartal_operator_watch_failing", "gauge", "1 while the last list or watch has failed.");
+  for (const auto& one : reports)
+    absl::StrAppend(&out, name, "{resource=\"", one.resource, "\"} ", one.failing ? 1 : 0, "\n");
+  name = begin("kvartal_operator_lists_total", "counter", "Lists that were asked for.");
+  for (const auto& one : reports)
+    absl::StrAppend(&out, name, "{resource=\"", one.resource, "\"} ", one.stats.lists, "\n");
+  name = begin("kvartal_operator_watch_ends_total", "counter", "Watches that ended as they should, or broke.");
+  for (const auto& one : reports) {
+    absl::StrAppend(&out, name, "{resource=\"", one.resource, "\",how=\"clean\"} ", one.stats.ended, "\n");
+    absl::StrAppend(&out, name, "{resource=\"", one.resource, "\",how=\"broken\"} ", one.stats.broken, "\n");
+  }
+  name = begin("kvartal_operator_watch_expired_total", "counter", "Versions that the server did not know any more.");
+  for (const auto& one : reports)
+    absl::StrAppend(&out, name, "{resource=\"", one.resource, "\"} ", one.stats.expired, "\n");
+  name =
+      begin("kvartal_operator_calls_delayed_total", "counter", "Calls to the API server that waited for their turn.");
+  absl::StrAppend(&out, name, " ", calls_delayed, "\n");
   return out;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "operator/process/status_writer.h"
 #include "operator/sync/fleet.h"
@@ -10,5 +11,6 @@ namespace kvartal::process {
 
 std::string FleetText(const sync::FleetStats& fleet, const StatusWriterStats& writer, uint64_t decisions,
                       int64_t last_decision_us);
+std::string WatchText(const std::vector<ClusterWatch::Report>& reports, uint64_t calls_delayed);
 
 }  // namespace kvartal::process

@@ -46,7 +46,7 @@ absl::Status Operator::MakeParts(const kube::ClusterAccess& access) {
                          .on_policy = [this](const kube::ObjectKey& key) { writer_->Touch(key); }});
   sync::Fleet::Sink to_nodes;
   to_nodes.send = [this](sync::StreamId stream, sync::SharedMessage message) {
-    if (server_) server_->Send(stream, std::move(message));
+    if (server_ && elector_->leading()) server_->Send(stream, std::move(message));
   };
   to_nodes.close = [this](sync::StreamId stream, const std::string& why) {
     if (server_) server_->Close(stream, why);
@@ -77,6 +77,8 @@ absl::Status Operator::MakeParts(const kube::ClusterAccess& access) {
                                      Log(LogLevel::kError, "operator", "the lease is lost: another may lead");
                                      End(kExitLost);
                                    }});
+  // A process that was frozen finds what it had begun to do before it finds that its lease is over.
+  client_->SetLeading([this] { return elector_->leading(); });
   return absl::OkStatus();
 }
 
@@ -132,8 +134,11 @@ void Operator::UpdateMetrics() {
   runtime.calls = client_->stats();
   runtime.lease = options_.lease.name;
   runtime.leading = leading_ && elector_->leading();
+  sync::FleetStats fleet = fleet_->stats();
+  if (server_) fleet.streams_refused += server_->refused();
   health_.SetMetrics(kube::MetricsText(runtime) +
-                     FleetText(fleet_->stats(), writer_->stats(), decider_->runs(), decider_->last_run_us()));
+                     FleetText(fleet, writer_->stats(), decider_->runs(), decider_->last_run_us()) +
+                     WatchText(watch_->reports(), client_->stats().delayed));
   loop_->RunAfterMs(kMetricsMs, [this] { UpdateMetrics(); });
 }
 

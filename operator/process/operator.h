@@ -1,7 +1,7 @@
 // The operator: every part made in order and wired together. No logic of its own beyond who leads, start and stop.
 // Confined to the thread that calls Start and Run: it becomes the operator's loop.
 // Invariants: who does not lead decides nothing, writes nothing and does not listen for nodes, so a node that dials
-// finds the leader; who led and does not any more ends its process.
+// finds the leader; who led and does not any more writes and sends nothing from that moment, and ends its process.
 #pragma once
 
 #include <memory>

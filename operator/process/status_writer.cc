@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "daemon/base/log.h"
 #include "operator/kube/json_fields.h"
 
@@ -36,14 +35,6 @@ json Without(const json& finalizers) {
     if (one != kFinalizer) left.push_back(one);
   }
   return left;
-}
-
-// 0 when it cannot be read: long ago.
-int64_t DeletedAtMs(const json& object) {
-  absl::Time time;
-  std::string error;
-  const std::string text = TextAt(object, {"metadata", "deletionTimestamp"});
-  return absl::ParseTime(absl::RFC3339_full, text, &time, &error) ? absl::ToUnixMillis(time) : 0;
 }
 
 const json* ConditionIn(const json& status, const char* type) {
@@ -87,9 +78,11 @@ void StatusWriter::Reconcile(const std::string& name, Finish finish) {
     written_ms_.erase(name);
     usage_written_ms_.erase(name);
     usage_due_.erase(name);
+    deleting_ms_.erase(name);
     return finish(ReconcileResult::kDone);
   }
   if (reconcile::IsBeingDeleted(*object)) return Finalize(key, object, std::move(finish));
+  deleting_ms_.erase(name);
   if (reconcile::IsPaused(*object)) return finish(ReconcileResult::kDone);
   if (HasOurs(FinalizersOf(*object))) return Tell(key, object, std::move(finish));
   json with_ours = FinalizersOf(*object);
@@ -105,7 +98,9 @@ void StatusWriter::Reconcile(const std::string& name, Finish finish) {
 void StatusWriter::Finalize(const kube::ObjectKey& key, const Object& object, Finish finish) {
   const json finalizers = FinalizersOf(*object);
   if (!HasOurs(finalizers)) return finish(ReconcileResult::kDone);
-  const bool overdue = clock_->WallMs() - DeletedAtMs(*object) > kFinalizeMaxMs;
+  // From when we first saw it, by our own clock: what the server's says may be far from it.
+  const int64_t since_ms = deleting_ms_.try_emplace(key.ToString(), NowMs()).first->second;
+  const bool overdue = NowMs() - since_ms > kFinalizeMaxMs;
   const bool held = fleet_->IsHeld(key.ns, key.name) || SomeAreOnTheirWayBack();
   if (held && !overdue) {
     controller_.AddAfter(key.ToString(), kFinalizePollMs);
@@ -125,6 +120,7 @@ void StatusWriter::PatchFinalizers(const kube::ObjectKey& key, const json& objec
   request.method = "PATCH";
   request.target = absl::StrCat(kube::PathOf(kPolicies, key), "?fieldManager=", kWriterName);
   request.content_type = kube::kMergePatch;
+  request.as_leader = true;
   // Of this very state of the object: the list is replaced whole.
   request.body = json{{"metadata",
                        {{"resourceVersion", TextAt(object, {"metadata", "resourceVersion"})},

@@ -64,6 +64,7 @@ class StatusWriter {
   std::map<std::string, int64_t> written_ms_;        // when the status was written last
   std::map<std::string, int64_t> usage_written_ms_;  // when it last told of usage, or was looked at for that
   std::set<std::string> usage_due_;
+  std::map<std::string, int64_t> deleting_ms_;  // since when we see it being deleted
   StatusWriterStats stats_;
   kube::Controller controller_;
 };

@@ -28,14 +28,20 @@ class Admission {
 
   // Whether `policy` may be in force instead of what it was before.
   Verdict Judge(const crds::TenantPolicy& policy) const;
-  // The parts of that: each subject is free, each grant allows it, each guarantee fits.
+  // The parts of that: each subject is free, each grant allows it, each guarantee is below its own limit and fits
+  // beside those of others, or is no more than it was. None says anything of a claim on a pool that is not there.
   Verdict JudgeSubjects(const crds::TenantPolicy& policy) const;
   Verdict JudgeGrants(const crds::TenantPolicy& policy) const;
   Verdict JudgeCapacity(const crds::TenantPolicy& policy) const;
+  // And what concerns only what is not in force yet: that it can be told what a guarantee comes to, and that a node
+  // takes so many tenants.
+  Verdict JudgeStated(const crds::TenantPolicy& policy) const;
+  Verdict JudgeCount(const crds::TenantPolicy& policy) const;
   // References to what does not exist.
   std::vector<std::string> Unresolved(const crds::TenantPolicy& policy) const;
   void PutInForce(const crds::TenantPolicy& policy);
 
+  // nullptr: there is none, or none that can be read.
   const crds::NodePool* FindPool(const std::string& name) const;
   const ClusterNamespace* FindNamespace(const std::string& name) const;
 
@@ -54,8 +60,10 @@ class Admission {
   static void Subtract(Guarantees* guarantees, const TierBytes& bytes);
   // Of all but this owner.
   Guarantees OfOthers(const std::string& pool, const Owner& owner) const;
+  TierBytes OfOwner(const std::string& pool, const Owner& owner) const;
 
-  std::map<std::string, const crds::NodePool*> pools_;
+  std::map<std::string, const crds::NodePool*> pools_;  // that can be read
+  std::set<std::string> unreadable_pools_;
   std::map<std::string, const ClusterNamespace*> namespaces_;
   std::map<std::string, Owner> subjects_;  // "namespace/service account"
   std::map<Owner, crds::TenantPolicy> in_force_;
@@ -65,5 +73,7 @@ class Admission {
 // What a pool states; what a claim is guaranteed there.
 TierBytes CapacityOf(const crds::NodePool& pool);
 TierBytes GuaranteesOf(const crds::PoolClaim& claim, const crds::NodePool& pool);
+// The same for adding up and comparing, also in a tier that is not stated: what part of it is asked for.
+TierBytes PromisesOf(const crds::PoolClaim& claim, const crds::NodePool& pool);
 
 }  // namespace kvartal::reconcile

@@ -35,8 +35,9 @@ struct PolicyObject {
 };
 
 struct PoolObject {
-  crds::NodePool pool;
+  crds::NodePool pool;  // of one that cannot be read its name and its nodeSelector alone
   std::string created;
+  std::string why_unreadable;  // "": it can be read
 };
 
 struct ClusterState {

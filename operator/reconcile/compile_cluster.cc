@@ -48,19 +48,26 @@ bool WithinBytes(const TierBytes& asked, const TierBytes& has) {
 // One policy on its way to its verdict.
 struct Case {
   const PolicyObject* object;
-  Verdict fits;    // what was accepted before, in the pools as they are now
-  Verdict judged;  // what is wanted
-  bool accepted = false;
+  Verdict judged;           // what is wanted
+  bool wanted_now = false;  // it is what is accepted
+  std::optional<crds::TenantPolicy> accepted;
+  Verdict fits;  // what is accepted, in the pools as they are now
   std::optional<crds::TenantPolicy> in_force;
 };
 
+// Whether a grant that admits the one admits the other, but for its claims.
+bool SameStanding(const crds::TenantPolicy& a, const crds::TenantPolicy& b) {
+  return a.sla_tier == b.sla_tier && a.gpu_group == b.gpu_group && a.share_group == b.share_group;
+}
+
 // Decides over all policies of one cluster.
 // Confined to one CompileCluster.
-// Invariant: what a case has in force is what `admission_` has.
+// Invariants: what a case has accepted is what `admission_` has, also of guarantees that do not fit at present: they
+// are owed to it, and nobody else is given them.
 class Compiler {
  public:
   explicit Compiler(const ClusterState& state) : state_(state), admission_(state) {
-    for (const PolicyObject* object : ByAge(state_.policies, KeyOf)) cases_.push_back({object, {}, {}, false, {}});
+    for (const PolicyObject* object : ByAge(state_.policies, KeyOf)) cases_.push_back({object, {}, false, {}, {}, {}});
   }
 
   CompiledCluster Compile() {
@@ -71,6 +78,7 @@ class Compiler {
     }
     for (int pass = 0; pass < kPassesMax && JudgeAll(); ++pass) {
     }
+    PutInForce();
     for (Case& each : cases_) cluster_.policies[KeyOf(*each.object)] = Tell(each);
     CompileNodes();
     for (auto& [key, verdict] : cluster_.policies) DescribeEffect(&verdict);
@@ -82,10 +90,13 @@ class Compiler {
   bool AsksForNoMore(const Case& one) const;
   bool Judge(Case* one);
   bool JudgeAll();
+  crds::TenantPolicy WithoutUnjudged(const Case& one) const;
+  void PutInForce();
   PolicyVerdict Tell(const Case& one) const;
+  std::map<std::string, std::vector<crds::TenantPolicy>> TenantsByPool() const;
   void CompileNodes();
   void DescribeEffect(PolicyVerdict* verdict) const;
-  CompiledNode CompileNode(const crds::NodePool& pool) const;
+  static CompiledNode CompileNode(const crds::NodePool& pool, const std::vector<crds::TenantPolicy>& tenants);
 
   const ClusterState& state_;
   Admission admission_;
@@ -94,34 +105,48 @@ class Compiler {
   CompiledCluster cluster_;
 };
 
-// In force stays what is in force. Where a pool was made smaller by its administrator the youngest lose their
-// guarantees there, and say so: half a guarantee is none.
+// Accepted stays what was accepted: of this very object, and for this very namespace, by whose labels it was granted. A
+// status does not say which that was: then the object, which goes with its namespace, says enough.
 void Compiler::KeepAccepted(Case* one) {
   const PolicyObject& object = *one->object;
-  const bool same_object = object.accepted && object.uid == object.accepted->uid;
-  if (!same_object || admission_.FindNamespace(object.ns) == nullptr) return;
+  const ClusterNamespace* ns = admission_.FindNamespace(object.ns);
+  if (!object.accepted || object.uid != object.accepted->uid || ns == nullptr) return;
   crds::TenantPolicy kept = *object.accepted;
+  if (!kept.namespace_uid.empty() && kept.namespace_uid != ns->uid) return;
   if (!admission_.JudgeSubjects(kept).reason.empty()) return;
-  one->fits = admission_.JudgeCapacity(kept);
-  for (crds::PoolClaim& claim : kept.pools) {
-    crds::TenantPolicy alone = kept;
-    alone.pools = {claim};
-    if (one->fits.reason.empty() || admission_.JudgeCapacity(alone).reason.empty()) continue;
-    for (crds::TierClaim* tier : {&claim.hbm, &claim.dram, &claim.nvme}) {
-      // A guarantee alone stood for a limit of the whole capacity.
-      if (tier->guarantee && !tier->limit) tier->limit = crds::Quantity{0, 100, true};
-      tier->guarantee.reset();
-    }
-  }
+  kept.namespace_uid = ns->uid;
   admission_.PutInForce(kept);
-  one->in_force = std::move(kept);
+  one->accepted = std::move(kept);
+}
+
+// What is accepted is in force. Where a pool was made smaller by its administrator the youngest lose their guarantees
+// there until they fit again, and say so: half a guarantee is none.
+void Compiler::PutInForce() {
+  Admission fitting(state_);
+  for (Case& each : cases_) {
+    if (!each.accepted) continue;
+    each.in_force = each.accepted;
+    each.fits = fitting.JudgeCapacity(*each.accepted);
+    for (crds::PoolClaim& claim : each.in_force->pools) {
+      if (each.fits.reason.empty()) break;
+      crds::TenantPolicy alone = *each.accepted;
+      alone.pools = {claim};
+      if (fitting.JudgeCapacity(alone).reason.empty()) continue;
+      for (crds::TierClaim* tier : {&claim.hbm, &claim.dram, &claim.nvme}) {
+        // A guarantee alone stood for a limit of the whole capacity.
+        if (tier->guarantee && !tier->limit) tier->limit = crds::Quantity{0, 100, true};
+        tier->guarantee.reset();
+      }
+    }
+    fitting.PutInForce(*each.in_force);
+  }
 }
 
 // Of what only one can have: accounts, and guarantees in each pool.
 bool Compiler::AsksForNoMore(const Case& one) const {
-  if (!one.in_force || !one.object->wanted) return false;
-  const std::vector<crds::Subject>& subjects = one.in_force->subjects;
-  const std::vector<crds::PoolClaim>& claims = one.in_force->pools;
+  if (!one.accepted || !one.object->wanted) return false;
+  const std::vector<crds::Subject>& subjects = one.accepted->subjects;
+  const std::vector<crds::PoolClaim>& claims = one.accepted->pools;
   const auto has_account = [&](const crds::Subject& asked) {
     const std::string& account = asked.service_account_name;
     return account.empty() || std::any_of(subjects.begin(), subjects.end(), [&](const crds::Subject& has) {
@@ -133,7 +158,7 @@ bool Compiler::AsksForNoMore(const Case& one) const {
     if (pool == nullptr) return true;
     const auto has = std::find_if(claims.begin(), claims.end(),
                                   [&](const crds::PoolClaim& claim) { return claim.pool_ref == asked.pool_ref; });
-    return WithinBytes(GuaranteesOf(asked, *pool), has == claims.end() ? TierBytes{} : GuaranteesOf(*has, *pool));
+    return WithinBytes(PromisesOf(asked, *pool), has == claims.end() ? TierBytes{} : PromisesOf(*has, *pool));
   };
   const crds::TenantPolicy& wanted = *one.object->wanted;
   return std::all_of(wanted.subjects.begin(), wanted.subjects.end(), has_account) &&
@@ -142,16 +167,30 @@ bool Compiler::AsksForNoMore(const Case& one) const {
 
 // True when it was accepted now.
 bool Compiler::Judge(Case* one) {
-  if (one->accepted || !one->object->wanted) return false;
+  if (one->wanted_now || !one->object->wanted) return false;
   const crds::TenantPolicy& wanted = *one->object->wanted;
   // Without its namespace there is nobody to be a tenant. A pool that is missing concerns its own claim alone.
   one->judged = admission_.FindNamespace(wanted.ns) == nullptr ? Verdict{"NotFound", admission_.Unresolved(wanted)}
                                                                : admission_.Judge(wanted);
   if (!one->judged.reason.empty()) return false;
-  admission_.PutInForce(wanted);
-  one->in_force = wanted;
-  one->accepted = true;
+  one->accepted = WithoutUnjudged(*one);
+  admission_.PutInForce(*one->accepted);
+  one->wanted_now = true;
   return true;
+}
+
+// What is wanted, but for claims that no grant was asked about since their pool is not there: it may come with grants
+// that refuse them. One that was accepted when its pool was there stays, exactly as it was.
+crds::TenantPolicy Compiler::WithoutUnjudged(const Case& one) const {
+  crds::TenantPolicy judged = *one.object->wanted;
+  judged.namespace_uid = admission_.FindNamespace(judged.ns)->uid;
+  const bool same_standing = one.accepted && SameStanding(*one.accepted, judged);
+  std::erase_if(judged.pools, [&](const crds::PoolClaim& claim) {
+    if (admission_.FindPool(claim.pool_ref) != nullptr) return false;
+    return !same_standing ||
+           std::find(one.accepted->pools.begin(), one.accepted->pools.end(), claim) == one.accepted->pools.end();
+  });
+  return judged;
 }
 
 // True when one more was accepted.
@@ -163,49 +202,61 @@ bool Compiler::JudgeAll() {
 
 PolicyVerdict Compiler::Tell(const Case& one) const {
   PolicyVerdict verdict;
+  verdict.accepted = one.accepted;
   verdict.in_force = one.in_force;
-  if (!one.object->wanted) {
+  if (one.object->wanted) {
+    const std::vector<std::string> missing = admission_.Unresolved(*one.object->wanted);
+    verdict.conditions.push_back(ConditionOf("ResolvedRefs", {missing.empty() ? "" : "NotFound", missing}, "AllFound"));
+    verdict.conditions.push_back(ConditionOf("Accepted", one.wanted_now ? one.fits : one.judged, "Accepted"));
+  } else {
     verdict.conditions.push_back({"Accepted", false, "Invalid", one.object->why_unreadable});
-    return verdict;
   }
-  const std::vector<std::string> missing = admission_.Unresolved(*one.object->wanted);
-  verdict.conditions.push_back(ConditionOf("ResolvedRefs", {missing.empty() ? "" : "NotFound", missing}, "AllFound"));
-  verdict.conditions.push_back(ConditionOf("Accepted", one.judged, "Accepted"));
-  if (!one.accepted && !one.fits.reason.empty())
-    verdict.conditions.push_back(ConditionOf("GuaranteeMet", one.fits, "Fits"));
+  if (!one.fits.reason.empty()) verdict.conditions.push_back(ConditionOf("GuaranteeMet", one.fits, "Fits"));
   return verdict;
+}
+
+// Each with the one claim that is on that pool.
+std::map<std::string, std::vector<crds::TenantPolicy>> Compiler::TenantsByPool() const {
+  std::map<std::string, std::vector<crds::TenantPolicy>> tenants;
+  for (const auto& [key, verdict] : cluster_.policies) {
+    if (!verdict.in_force) continue;
+    for (const crds::PoolClaim& claim : verdict.in_force->pools) {
+      crds::TenantPolicy& tenant = tenants[claim.pool_ref].emplace_back(*verdict.in_force);
+      tenant.pools = {claim};
+      // A pod chooses its own uid, and the doors of a node are not the namespace's to claim.
+      std::erase_if(tenant.subjects, [](const crds::Subject& subject) { return subject.service_account_name.empty(); });
+    }
+  }
+  return tenants;
 }
 
 void Compiler::CompileNodes() {
   const auto pools = ByAge(state_.pools, [](const PoolObject& object) { return object.pool.name; });
+  std::map<std::string, std::vector<crds::TenantPolicy>> tenants = TenantsByPool();
   std::map<std::string, std::shared_ptr<const CompiledNode>> by_pool;
-  for (const PoolObject* object : pools)
-    by_pool[object->pool.name] = std::make_shared<const CompiledNode>(CompileNode(object->pool));
+  for (const PoolObject* object : pools) {
+    const std::string& name = object->pool.name;
+    if (object->why_unreadable.empty())
+      by_pool[name] = std::make_shared<const CompiledNode>(CompileNode(object->pool, tenants[name]));
+  }
   for (const ClusterNode& node : state_.nodes) {
     const auto pool = std::find_if(pools.begin(), pools.end(),
                                    [&](const PoolObject* candidate) { return Selects(candidate->pool, node.labels); });
-    if (pool == pools.end()) continue;
+    // What cannot be read keeps its nodes: no other pool gets them, and nothing is known of what they are to enforce.
+    if (pool == pools.end() || !(*pool)->why_unreadable.empty()) continue;
     const std::string& name = (*pool)->pool.name;
     if (cluster_.nodes.emplace(node.name, by_pool[name]).second) ++nodes_of_pool_[name];
   }
 }
 
 // All nodes of a pool enforce the same.
-CompiledNode Compiler::CompileNode(const crds::NodePool& pool) const {
+CompiledNode Compiler::CompileNode(const crds::NodePool& pool, const std::vector<crds::TenantPolicy>& tenants) {
   CompiledNode node;
   node.pool = pool.name;
   node.set.Put(crds::SetKey("KVNodePool", "", pool.name), crds::WriteNodeOfPool(pool), "");
-  for (const auto& [key, verdict] : cluster_.policies) {
-    if (!verdict.in_force) continue;
-    crds::TenantPolicy tenant = *verdict.in_force;
-    std::erase_if(tenant.pools, [&](const crds::PoolClaim& claim) { return claim.pool_ref != pool.name; });
-    if (tenant.pools.empty()) continue;
-    // A pod chooses its own uid, and the doors of a node are not the namespace's to claim.
-    std::erase_if(tenant.subjects, [](const crds::Subject& subject) { return subject.service_account_name.empty(); });
-    tenant.namespace_uid = admission_.FindNamespace(tenant.ns)->uid;
+  for (const crds::TenantPolicy& tenant : tenants) {
     node.set.Put(crds::SetKey("TenantKVPolicy", tenant.ns, tenant.name), crds::WriteTenantPolicy(tenant),
                  tenant.namespace_uid);
-    node.tenants.push_back(std::move(tenant));
   }
   node.version = node.set.Version();
   return node;

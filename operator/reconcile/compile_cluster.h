@@ -1,7 +1,8 @@
 // TenantKVPolicy and KVNodePool objects, Nodes and Namespaces -> what each node has to enforce, and what each policy is
 // told. Pure: the same cluster gives the same answer on every replica, in whatever order its objects come.
-// Invariants: of each pool and tier that states a capacity, the guarantees in force fit it; no policy takes a guarantee
-// that is in force for another; a subject has one owner; a node gets only tenants that may run there.
+// Invariants: of each pool and tier that states a capacity, the guarantees in force fit it; no policy is accepted with
+// a guarantee that was accepted of another, nor with a claim on a pool whose grants were not asked; a subject has one
+// owner; a node gets only tenants that may run there; asked again with what it accepted, it says the same.
 #pragma once
 
 #include <map>
@@ -35,8 +36,10 @@ struct EffectiveQuota {
 };
 
 struct PolicyVerdict {
-  std::vector<Condition> conditions;           // ResolvedRefs, Accepted, GuaranteeMet
-  std::optional<crds::TenantPolicy> in_force;  // what is wanted if it is accepted, else what was accepted before
+  std::vector<Condition> conditions;  // ResolvedRefs, Accepted, GuaranteeMet
+  // What is wanted if it is accepted, else what was accepted before: to be remembered for the next time.
+  std::optional<crds::TenantPolicy> accepted;
+  std::optional<crds::TenantPolicy> in_force;  // that, without guarantees that do not fit a pool as it is now
   size_t nodes_matched = 0;                    // nodes of the pools that are claimed by what is in force
   std::vector<EffectiveQuota> effective;       // of what is in force, in the pools that exist
   friend bool operator==(const PolicyVerdict&, const PolicyVerdict&) = default;
@@ -44,10 +47,8 @@ struct PolicyVerdict {
 
 struct CompiledNode {
   std::string pool;
-  // With namespace_uid, with the one claim that is on this node's pool, and with the subjects a cluster attests. Sorted
-  // by namespace and name.
-  std::vector<crds::TenantPolicy> tenants;
-  crds::PolicySet set;  // the same as nodes are sent it, with the pool
+  // The pool and its tenants: each with the one claim that is on it, and with the subjects a cluster attests.
+  crds::PolicySet set;
   std::string version;  // of the set
 };
 

@@ -40,9 +40,9 @@ YamlNode ReadablePartOf(const json& object) {
   return NodeOf(part);
 }
 
-Labels LabelsOf(const json& object) {
+Labels LabelsAt(const json& object, std::initializer_list<const char*> path) {
   Labels labels;
-  const json* map = kube::FieldAt(object, {"metadata", "labels"});
+  const json* map = kube::FieldAt(object, path);
   if (map == nullptr || !map->is_object()) return labels;
   for (const auto& [key, value] : map->items()) {
     if (value.is_string()) labels.emplace(key, value.get<std::string>());
@@ -72,50 +72,32 @@ PolicyObject ReadPolicy(const json& object) {
   return read;
 }
 
-absl::StatusOr<PoolObject> ReadPool(const json& object) {
+PoolObject ReadPool(const json& object) {
   crds::Findings findings(PlaceOf("KVNodePool", object));
   PoolObject read;
-  read.pool = crds::ReadNodePool(ReadablePartOf(object), &findings);
-  KV_RETURN_IF_ERROR(findings.status());
   read.created = TextAt(object, {"metadata", "creationTimestamp"});
+  read.pool = crds::ReadNodePool(ReadablePartOf(object), &findings);
+  if (const absl::Status status = findings.status(); !status.ok()) {
+    read.why_unreadable = std::string(status.message());
+    read.pool = {};
+    read.pool.name = TextAt(object, {"metadata", "name"});
+    // What of the selector cannot be read selects too many nodes rather than too few: they keep what they have.
+    read.pool.node_labels = LabelsAt(object, {"spec", "nodeSelector"});
+  }
   return read;
 }
 
-ClusterNode ReadNode(const json& object) { return {TextAt(object, {"metadata", "name"}), LabelsOf(object)}; }
+ClusterNode ReadNode(const json& object) {
+  return {TextAt(object, {"metadata", "name"}), LabelsAt(object, {"metadata", "labels"})};
+}
 
 ClusterNamespace ReadNamespace(const json& object) {
-  return {TextAt(object, {"metadata", "name"}), TextAt(object, {"metadata", "uid"}), LabelsOf(object)};
+  return {TextAt(object, {"metadata", "name"}), TextAt(object, {"metadata", "uid"}),
+          LabelsAt(object, {"metadata", "labels"})};
 }
 
 bool IsBeingDeleted(const json& object) { return !TextAt(object, {"metadata", "deletionTimestamp"}).empty(); }
 
 bool IsPaused(const json& object) { return TextAt(object, {"metadata", "annotations", kPausedAnnotation}) == "true"; }
-
-ClusterState ReadCluster(const ClusterStores& stores, const std::map<kube::ObjectKey, crds::TenantPolicy>& accepted,
-                         std::vector<std::string>* unreadable) {
-  ClusterState state;
-  for (const auto& [key, object] : stores.policies->objects()) {
-    // What is being deleted is in force no more; what holds it up is no policy.
-    if (IsBeingDeleted(*object)) continue;
-    PolicyObject policy = ReadPolicy(*object);
-    if (const auto before = accepted.find(key); before != accepted.end()) policy.accepted = before->second;
-    if (IsPaused(*object)) {
-      policy.wanted = policy.accepted;
-      policy.why_unreadable = absl::StrCat("the annotation ", kPausedAnnotation, " is set");
-    }
-    state.policies.push_back(std::move(policy));
-  }
-  for (const auto& [key, object] : stores.pools->objects()) {
-    absl::StatusOr<PoolObject> pool = ReadPool(*object);
-    if (pool.ok()) {
-      state.pools.push_back(*std::move(pool));
-    } else {
-      unreadable->emplace_back(pool.status().message());
-    }
-  }
-  for (const auto& [key, object] : stores.nodes->objects()) state.nodes.push_back(ReadNode(*object));
-  for (const auto& [key, object] : stores.namespaces->objects()) state.namespaces.push_back(ReadNamespace(*object));
-  return state;
-}
 
 }  // namespace kvartal::reconcile

@@ -2,7 +2,6 @@
 // that read a folder of manifests, so that the two sources of policy cannot drift apart. Pure functions: any thread.
 #pragma once
 
-#include "daemon/base/status.h"
 #include "nlohmann/json.hpp"
 #include "operator/kube/object_store.h"
 #include "operator/reconcile/cluster_state.h"
@@ -11,8 +10,8 @@ namespace kvartal::reconcile {
 
 // Without `accepted`, which is not in the object.
 PolicyObject ReadPolicy(const nlohmann::json& object);
-// InvalidArgument: the schema in the cluster is not the one this operator knows.
-absl::StatusOr<PoolObject> ReadPool(const nlohmann::json& object);
+// One that cannot be read still has its nodes: the schema in the cluster is not the one this operator knows.
+PoolObject ReadPool(const nlohmann::json& object);
 ClusterNode ReadNode(const nlohmann::json& object);
 ClusterNamespace ReadNamespace(const nlohmann::json& object);
 
@@ -20,16 +19,5 @@ bool IsBeingDeleted(const nlohmann::json& object);
 // "true" on a policy: what was accepted of it stays in force, whatever its spec says, and nothing is written to it.
 inline constexpr const char* kPausedAnnotation = "kvartal.dev/paused";
 bool IsPaused(const nlohmann::json& object);
-
-// All of a cluster but the policies that are being deleted. `accepted`: what of each policy was accepted last. Pools
-// that cannot be read are left out and named in `unreadable`.
-struct ClusterStores {
-  const kube::ObjectStore* policies;
-  const kube::ObjectStore* pools;
-  const kube::ObjectStore* nodes;
-  const kube::ObjectStore* namespaces;
-};
-ClusterState ReadCluster(const ClusterStores& stores, const std::map<kube::ObjectKey, crds::TenantPolicy>& accepted,
-                         std::vector<std::string>* unreadable);
 
 }  // namespace kvartal::reconcile

@@ -182,7 +182,7 @@ json StatusOf(const json& object, const PolicyVerdict& verdict, const PolicyProg
                  {"effective", EffectiveOf(verdict)},
                  {"usage", UsageOf(progress)},
                  {"conditions", ConditionsOf(object, AllConditions(verdict, progress), generation, wall_ms)}};
-  if (verdict.in_force) status["inForce"] = json::parse(crds::WriteTenantPolicySpec(*verdict.in_force));
+  if (verdict.accepted) status["inForce"] = json::parse(crds::WriteTenantPolicySpec(*verdict.accepted));
   return status;
 }
 

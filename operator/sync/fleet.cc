@@ -85,9 +85,13 @@ void Fleet::OnHello(StreamId stream, const std::string& attested, const v1::Hell
 void Fleet::OnAnswer(StreamId stream, Node* node, const v1::Answer& answer) {
   const auto changed = node->session.OnAnswer(answer);
   if (!changed) return sink_.close(stream, "an answer to nothing that was sent");
-  ++(answer.reason().empty() ? counts_.acks : counts_.nacks);
+  ++(answer.reason().empty() && answer.refused().empty() ? counts_.acks : counts_.nacks);
   if (!answer.reason().empty())
     Log(LogLevel::kWarning, "sync", "node ", node->name, " refused version ", answer.version(), ": ", answer.reason());
+  if (!answer.refused().empty()) {
+    Log(LogLevel::kWarning, "sync", "node ", node->name, " takes version ", answer.version(), " but for ",
+        answer.refused_size(), " objects, the first ", answer.refused(0).key(), ": ", answer.refused(0).reason());
+  }
   for (const std::string& key : *changed) sink_.on_progress(key);
   Pump(node);
 }
@@ -171,15 +175,18 @@ reconcile::PolicyProgress Fleet::ProgressOf(const std::string& ns, const std::st
     const auto nodes = of_pool_.find(pool);
     if (nodes == of_pool_.end()) continue;
     for (const Node* node : nodes->second) {
-      const auto wanted = node->target->set.objects().find(key);
-      if (wanted == node->target->set.objects().end()) continue;
-      const std::string* has = node->session.HashOf(key);
-      if (has != nullptr && *has == wanted->second.hash) {
-        ++progress.applied;
-      } else if (node->session.rejected_version() == node->target->version) {
-        progress.rejected.push_back({node->name, node->session.rejected_reason()});
-      } else {
-        progress.awaited.push_back(node->name);
+      if (!node->target->set.objects().contains(key)) continue;
+      NodeSession::Standing standing = node->session.StandingOf(key, node->target->set, node->target->version);
+      switch (standing.state) {
+        case NodeSession::State::kApplied:
+          ++progress.applied;
+          break;
+        case NodeSession::State::kRefused:
+          progress.rejected.push_back({node->name, std::move(standing.reason)});
+          break;
+        case NodeSession::State::kAwaited:
+          progress.awaited.push_back(node->name);
+          break;
       }
       const auto usage = node->usage.find(tenant);
       if (usage == node->usage.end()) continue;
@@ -195,7 +202,8 @@ reconcile::PolicyProgress Fleet::ProgressOf(const std::string& ns, const std::st
 bool Fleet::IsHeld(const std::string& ns, const std::string& name) const {
   const std::string key = PolicyKey(ns, name);
   for (const auto& [stream, node] : streams_) {
-    if (node->session.HashOf(key) != nullptr) return true;
+    if (node->session.MayHold(key) || (node->target != nullptr && node->target->set.objects().contains(key)))
+      return true;
   }
   return false;
 }
@@ -206,6 +214,7 @@ FleetStats Fleet::stats() const {
   for (const auto& [name, node] : nodes_) {
     if (node.target == nullptr) continue;
     ++stats.nodes;
+    if (node.stream == 0 && !node.target->pool.empty()) ++stats.away;
     if (node.session.version() == node.target->version) ++stats.current;
     if (node.session.rejected_version() == node.target->version) ++stats.rejected;
   }

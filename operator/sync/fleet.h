@@ -28,8 +28,9 @@ using SharedNode = std::shared_ptr<const reconcile::CompiledNode>;
 
 struct FleetStats {
   size_t nodes = 0, connected = 0;
+  size_t away = 0;      // of a pool, and not connected
   size_t current = 0;   // hold what they are to
-  size_t rejected = 0;  // refused what they are to
+  size_t rejected = 0;  // refused what they are to, or a part of it
   uint64_t streams = 0, streams_refused = 0;
   uint64_t updates = 0, update_objects = 0, acks = 0, nacks = 0;
 };
@@ -60,7 +61,7 @@ class Fleet {
   // Of one policy on the nodes of these pools.
   reconcile::PolicyProgress ProgressOf(const std::string& ns, const std::string& name,
                                        const std::vector<std::string>& pools) const;
-  // Whether a node that is connected has this policy.
+  // Whether a node that is connected has this policy, was sent it, or is about to be.
   bool IsHeld(const std::string& ns, const std::string& name) const;
   FleetStats stats() const;
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "daemon/base/limits.h"
 #include "daemon/base/units.h"
 
 namespace kvartal::sync {
@@ -18,6 +19,8 @@ inline constexpr size_t kDeltasKept = 64;      // nodes of a pool are sent the s
 inline constexpr int64_t kTickMs = 100;        // whoever waits for a turn
 
 // --- streams
+inline constexpr int64_t kHelloMs = 10'000;   // a node says who it is with its first breath
+inline constexpr size_t kStrangersMax = 256;  // streams that have not said who they are, and may hold a message each
 inline constexpr int64_t kAnswerMs = 30'000;  // a node writes to its disk before it answers; later, it is not there
 inline constexpr int kMessageBytesMax = 4 * static_cast<int>(kMiB);  // from a node: a Hello of a thousand objects
 inline constexpr int kStreamAgeMs = 30 * 60 * 1000;  // then it dials again, to whoever leads; gRPC varies it by a tenth
@@ -26,5 +29,8 @@ inline constexpr int kKeepaliveMs = 30'000;  // a half-open connection is found 
 inline constexpr int kKeepaliveTimeoutMs = 20'000;
 inline constexpr size_t kOutboxMax = 64;  // messages that a node has not taken; beyond, it dials again
 inline constexpr int kStopMs = 2'000;     // streams are cut after this when the operator goes
+
+// Of each stranger its begin, a message and its end wait for the loop at most; of each node a message and an end.
+static_assert(kStrangersMax * 3 + 20'000 * 2 < kLoopPostMax);
 
 }  // namespace kvartal::sync

@@ -4,6 +4,7 @@
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <utility>
@@ -19,35 +20,42 @@ namespace {
 
 constexpr unsigned kCertificateSeconds = 5;  // how soon an exchanged certificate is used
 
+class Stream;
+
 // Where streams and the loop meet. Outlived by nothing: streams hold it.
 // Thread-safe.
-// Invariant: after Shut nothing reaches the sink.
+// Invariants: after Shut nothing reaches the sink; of a stream one message at a time waits for the loop; at most
+// kStrangersMax streams are there whose first message the loop has not heard, each for at most kHelloMs.
 class Desk {
  public:
   Desk(EventLoop* loop, SyncServer::Sink sink) : loop_(loop), sink_(std::move(sink)) {}
 
-  void Message(const std::shared_ptr<Desk>& self, StreamId stream, std::string token, v1::NodeMessage message) {
-    loop_->Post([self, stream, token = std::move(token), message = std::move(message)] {
-      if (self->open_) self->sink_.on_message(stream, token, message);
-    });
-  }
-  void End(const std::shared_ptr<Desk>& self, StreamId stream) {
-    loop_->Post([self, stream] {
-      if (self->open_) self->sink_.on_end(stream);
-    });
-  }
+  // Whether one more stranger may begin. Each that may begins, and ends.
+  bool MayBegin();
+  void Begin(const std::shared_ptr<Desk>& self, const std::shared_ptr<Stream>& stream);
+  void Message(const std::shared_ptr<Desk>& self, const std::shared_ptr<Stream>& stream, v1::NodeMessage message);
+  void End(const std::shared_ptr<Desk>& self, StreamId stream);
+  uint64_t refused() const { return refused_; }
+
   // On the loop.
-  void Shut() { open_ = false; }
+  void Shut();
 
  private:
+  void IsStrangerNoMore(StreamId stream);
+
   EventLoop* const loop_;
   const SyncServer::Sink sink_;
-  bool open_ = true;  // of the loop alone
+  std::atomic<size_t> strangers_ = 0;
+  std::atomic<uint64_t> refused_ = 0;
+  // Of the loop alone.
+  bool open_ = true;
+  std::map<StreamId, EventLoop::TimerId> hello_timers_;  // of strangers
 };
 
 // One stream. Lives until gRPC says that it is done with it and nobody sends to it any more.
 // Guarded by mutex_; no call into gRPC is made with it held, since gRPC may answer from within.
-// Invariants: one write at a time; Finish once, and never while a write is under way.
+// Invariants: one write at a time; one read at a time, the next when the loop has handled the last; Finish once, never
+// while a write is under way, and nothing is started after it.
 class Stream final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::OperatorMessage> {
  public:
   using OnDoneFn = std::function<void(StreamId)>;
@@ -57,7 +65,24 @@ class Stream final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::Operato
 
   void Begin(std::shared_ptr<Stream> self) {
     self_ = std::move(self);
+    desk_->Begin(desk_, self_);
     StartRead(&incoming_);
+  }
+  // False: it is closed.
+  bool ReadNext() {
+    {
+      const MutexLock lock(mutex_);
+      if (finishing_) return false;
+      starting_read_ = true;
+    }
+    incoming_.Clear();
+    StartRead(&incoming_);
+    {
+      const MutexLock lock(mutex_);
+      starting_read_ = false;
+    }
+    Advance();
+    return true;
   }
   void Send(SharedMessage message) {
     {
@@ -84,9 +109,7 @@ class Stream final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::Operato
 
   void OnReadDone(bool ok) override {
     if (!ok) return Close("");
-    desk_->Message(desk_, id_, token_, std::move(incoming_));
-    incoming_.Clear();
-    StartRead(&incoming_);
+    desk_->Message(desk_, self_, std::move(incoming_));
   }
   void OnWriteDone(bool ok) override {
     {
@@ -98,6 +121,8 @@ class Stream final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::Operato
     Advance();
   }
   void OnCancel() override { Close(""); }
+  StreamId id() const { return id_; }
+  const std::string& token() const { return token_; }
   void OnDone() override {
     desk_->End(desk_, id_);
     on_done_(id_);
@@ -111,7 +136,7 @@ class Stream final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::Operato
     std::string why;
     {
       const MutexLock lock(mutex_);
-      if (writing_ || finished_) return;
+      if (writing_ || starting_read_ || finished_) return;
       if (finishing_) {
         finish = finished_ = true;
         why = why_;
@@ -133,9 +158,69 @@ class Stream final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::Operato
   Mutex mutex_;
   std::deque<SharedMessage> outbox_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool starting_read_ ABSL_GUARDED_BY(mutex_) = false;
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   std::string why_ ABSL_GUARDED_BY(mutex_);
+};
+
+bool Desk::MayBegin() {
+  if (strangers_.fetch_add(1) < kStrangersMax) return true;
+  strangers_.fetch_sub(1);
+  ++refused_;
+  return false;
+}
+
+void Desk::Begin(const std::shared_ptr<Desk>& self, const std::shared_ptr<Stream>& stream) {
+  loop_->Post([self, stream] {
+    if (!self->open_) return;
+    self->hello_timers_[stream->id()] =
+        self->loop_->RunAfterMs(kHelloMs, [stream] { stream->Close("no Hello in time"); });
+  });
+}
+
+void Desk::Message(const std::shared_ptr<Desk>& self, const std::shared_ptr<Stream>& stream, v1::NodeMessage message) {
+  loop_->Post([self, stream, message = std::move(message)] {
+    if (!self->open_) return;
+    self->sink_.on_message(stream->id(), stream->token(), message);
+    if (stream->ReadNext()) self->IsStrangerNoMore(stream->id());
+  });
+}
+
+void Desk::End(const std::shared_ptr<Desk>& self, StreamId stream) {
+  loop_->Post([self, stream] {
+    self->IsStrangerNoMore(stream);
+    if (self->open_) self->sink_.on_end(stream);
+  });
+}
+
+void Desk::IsStrangerNoMore(StreamId stream) {
+  const auto known = hello_timers_.find(stream);
+  if (known == hello_timers_.end()) return;
+  loop_->CancelTimer(known->second);
+  hello_timers_.erase(known);
+  strangers_.fetch_sub(1);
+}
+
+void Desk::Shut() {
+  open_ = false;
+  for (const auto& [stream, timer] : hello_timers_) loop_->CancelTimer(timer);
+  hello_timers_.clear();
+}
+
+// A stream that is told to come again, and of which nothing is kept.
+class Refusal final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::OperatorMessage> {
+ public:
+  static Refusal* Make() {
+    const auto refusal = std::make_shared<Refusal>();
+    refusal->self_ = refusal;
+    refusal->Finish({grpc::StatusCode::UNAVAILABLE, "too many streams that have not said who they are: come again"});
+    return refusal.get();
+  }
+  void OnDone() override { const std::shared_ptr<Refusal> self = std::move(self_); }
+
+ private:
+  std::shared_ptr<Refusal> self_;
 };
 
 std::string TokenOf(const grpc::CallbackServerContext& context) {
@@ -162,6 +247,7 @@ struct SyncServer::Service final : public v1::PolicySync::CallbackService {
   explicit Service(std::shared_ptr<Desk> to) : desk(std::move(to)) {}
 
   grpc::ServerBidiReactor<v1::NodeMessage, v1::OperatorMessage>* Follow(grpc::CallbackServerContext* context) override {
+    if (!desk->MayBegin()) return Refusal::Make();
     StreamId id = 0;
     std::shared_ptr<Stream> stream;
     {
@@ -200,9 +286,11 @@ absl::StatusOr<std::unique_ptr<SyncServer>> SyncServer::Start(const SyncServerOp
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, options.stream_age_ms);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kStreamAgeGraceMs);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, options.keepalive_ms);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kKeepaliveMs / 2);
+  // By default gRPC stops asking after two pings without data, and an idle node would never be found dead.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, options.keepalive_ms / 2);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   server->server_ = builder.BuildAndStart();
   if (server->server_ == nullptr || server->port_ == 0) {
@@ -220,6 +308,8 @@ SyncServer::~SyncServer() {
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(kStopMs));
   server_->Wait();
 }
+
+uint64_t SyncServer::refused() const { return service_->desk->refused(); }
 
 void SyncServer::Send(StreamId stream, SharedMessage message) {
   if (const auto found = service_->Find(stream)) found->Send(std::move(message));

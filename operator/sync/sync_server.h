@@ -1,7 +1,7 @@
 // The gRPC end of the streams to the nodes: hands messages to the operator's loop and takes those that go out.
 // Made, used and destroyed on that loop; gRPC's threads only hand things over.
 // Invariants: of a stream the loop hears of messages in order, then of its end, once; what is sent to a stream that has
-// ended is dropped.
+// ended is dropped; whoever it is, a peer makes nothing wait for the loop but one message a stream.
 #pragma once
 
 #include <functional>
@@ -23,6 +23,7 @@ struct SyncServerOptions {
   std::string address;              // "0.0.0.0:9443"
   std::string cert_file, key_file;  // PEM, read again when they change; "": no TLS
   int stream_age_ms = kStreamAgeMs;
+  int keepalive_ms = kKeepaliveMs;
 };
 
 class SyncServer {
@@ -42,6 +43,8 @@ class SyncServer {
 
   void Send(StreamId stream, SharedMessage message);
   void Close(StreamId stream, const std::string& why);
+  // Streams that were told to come again before they could say who they are.
+  uint64_t refused() const;
   // Where it listens: the port the kernel chose where 0 was asked for.
   int port() const { return port_; }
 

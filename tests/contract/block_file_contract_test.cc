@@ -208,7 +208,7 @@ TEST_P(BlockFileContract, TheHookOfAWriteMakesTheBytesThatAreWritten) {
   Buffer expected(8 * kKiB);
   expected.Fill(6);
   BlockIo io = Io(BlockIo::Op::kWrite, 0, {&buffer});
-  io.on_disk_thread = [&] {
+  io.on_disk_thread = [&](BlockIo&) {
     buffer.Fill(6);
     return absl::OkStatus();
   };
@@ -218,6 +218,25 @@ TEST_P(BlockFileContract, TheHookOfAWriteMakesTheBytesThatAreWritten) {
   EXPECT_TRUE(read.Equals(expected));
 }
 
+TEST_P(BlockFileContract, TheHookOfAWriteMayHaveOtherMemoryWritten) {
+  Buffer header(4 * kKiB), payload(8 * kKiB), other(8 * kKiB), untouched(8 * kKiB);
+  header.Fill(11);
+  payload.Fill(12);
+  untouched.Fill(12);
+  other.Fill(13);
+  BlockIo io = Io(BlockIo::Op::kWrite, 0, {&header, &payload});
+  io.on_disk_thread = [&](BlockIo& transfer) {
+    transfer.parts[1].iov_base = other.data();
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(Run(std::move(io)).ok());
+  Buffer read_header(4 * kKiB), read(8 * kKiB);
+  ASSERT_TRUE(Read(0, {&read_header, &read}).ok());
+  EXPECT_TRUE(read_header.Equals(header));
+  EXPECT_TRUE(read.Equals(other));
+  EXPECT_TRUE(payload.Equals(untouched));
+}
+
 TEST_P(BlockFileContract, AWriteWhoseHookFailsWritesNothing) {
   Buffer old(8 * kKiB);
   old.Fill(7);
@@ -225,7 +244,7 @@ TEST_P(BlockFileContract, AWriteWhoseHookFailsWritesNothing) {
   Buffer buffer(8 * kKiB);
   buffer.Fill(8);
   BlockIo io = Io(BlockIo::Op::kWrite, 0, {&buffer});
-  io.on_disk_thread = [] { return absl::AbortedError("not this one"); };
+  io.on_disk_thread = [](BlockIo&) { return absl::AbortedError("not this one"); };
   EXPECT_EQ(Run(std::move(io)), absl::AbortedError("not this one"));
   Buffer read(8 * kKiB);
   ASSERT_TRUE(Read(0, {&read}).ok());
@@ -239,7 +258,7 @@ TEST_P(BlockFileContract, TheHookOfAReadSeesTheBytesAndDecides) {
   Buffer read(8 * kKiB);
   bool saw = false;
   BlockIo io = Io(BlockIo::Op::kRead, 0, {&read});
-  io.on_disk_thread = [&] {
+  io.on_disk_thread = [&](BlockIo&) {
     saw = read.Equals(stored);
     return absl::DataLossError("checksum");
   };
@@ -307,7 +326,7 @@ TEST_P(BlockFileContract, MoreTransfersThanTheDeviceTakesAtOnceKeepTheirBytesApa
       io.part_count = 2;
       io.parts[0] = {memory.data() + at, 4 * kKiB};
       io.parts[1] = {memory.data() + at + 4 * kKiB, kSlotBytes - 4 * kKiB};
-      io.on_disk_thread = [&] {
+      io.on_disk_thread = [&](BlockIo&) {
         const std::lock_guard lock(mutex);
         ++hooked;
         return absl::OkStatus();

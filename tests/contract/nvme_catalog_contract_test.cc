@@ -18,6 +18,7 @@
 
 #include "daemon/base/limits.h"
 #include "daemon/tier/nvme_catalog.h"
+#include "tests/contract/catalog_calls.h"
 #include "tests/support/fake_catalog.h"
 #include "tests/support/manual_executor.h"
 #include "tests/support/scratch_dir.h"
@@ -26,31 +27,6 @@ namespace kvartal::tier {
 namespace {
 
 using testing::ManualExecutor;
-
-CatalogRecord RecordOf(uint32_t slot, uint64_t number, uint8_t owner = 1, int64_t first_commit_ms = 1000) {
-  CatalogRecord record;
-  record.slot = SlotId(slot);
-  std::memcpy(record.header.identity.key.bytes.data(), &number, sizeof(number));
-  record.header.identity.owner[0] = owner;
-  record.header.identity.payload_bytes = 8192;
-  record.header.identity.shard_bytes = 8192;
-  record.header.generation = number + 1;
-  record.header.first_commit_ms = first_commit_ms;
-  record.header.payload_xxh3 = ~number;
-  return record;
-}
-
-uint64_t NumberOf(const BlockHeader& header) {
-  uint64_t number;
-  std::memcpy(&number, header.identity.key.bytes.data(), sizeof(number));
-  return number;
-}
-
-OwnerUidHash OwnerOf(uint8_t owner) {
-  OwnerUidHash hash{};
-  hash[0] = owner;
-  return hash;
-}
 
 // A place that catalogs are opened on, again and again.
 class CatalogPlace {
@@ -81,60 +57,6 @@ class RocksPlace : public CatalogPlace {
   const testing::ScratchDir folder_;
 };
 
-// Calls that wait for their end.
-class CatalogCalls {
- public:
-  explicit CatalogCalls(ManualExecutor* executor) : executor_(executor) {}
-
-  absl::Status Put(NvmeCatalog* catalog, const CatalogRecord& record) {
-    std::optional<absl::Status> result;
-    EXPECT_TRUE(catalog->Put(record, [&](absl::Status status) { result = std::move(status); }));
-    return Await(&result);
-  }
-  absl::Status Tombstone(NvmeCatalog* catalog, uint8_t owner, int64_t before_ms) {
-    std::optional<absl::Status> result;
-    catalog->PutTombstone(OwnerOf(owner), before_ms, [&](absl::Status status) { result = std::move(status); });
-    return Await(&result);
-  }
-  absl::Status Flush(NvmeCatalog* catalog) {
-    std::optional<absl::Status> result;
-    catalog->Flush([&](absl::Status status) { result = std::move(status); });
-    return Await(&result);
-  }
-  // Those that no tombstone covers.
-  std::map<uint32_t, BlockHeader> Load(NvmeCatalog* catalog) {
-    std::map<uint32_t, BlockHeader> records;
-    condemned_.clear();
-    std::optional<absl::Status> result;
-    catalog->Load(
-        [&](std::vector<CatalogRecord> batch) {
-          EXPECT_FALSE(result.has_value()) << "a batch after the end";
-          EXPECT_LE(batch.size(), kRecoveryBatchMax);
-          for (const CatalogRecord& record : batch) {
-            const bool first = record.condemned ? condemned_.insert(record.slot.value()).second
-                                                : records.emplace(record.slot.value(), record.header).second;
-            EXPECT_TRUE(first) << "a record came twice";
-            EXPECT_TRUE(record.condemned || condemned_.empty()) << "what is alive comes first";
-          }
-        },
-        [&](absl::Status status) { result = std::move(status); });
-    const absl::Status status = Await(&result);
-    EXPECT_TRUE(status.ok()) << status;
-    return records;
-  }
-  // Slots that the last Load said are.
-  const std::set<uint32_t>& condemned() const { return condemned_; }
-
- private:
-  absl::Status Await(std::optional<absl::Status>* result) {
-    executor_->RunUntil([&] { return result->has_value(); });
-    return **result;
-  }
-
-  ManualExecutor* const executor_;
-  std::set<uint32_t> condemned_;
-};
-
 enum class Kind { kFake, kRocks };
 
 class NvmeCatalogContract : public ::testing::TestWithParam<Kind> {
@@ -161,11 +83,19 @@ class NvmeCatalogContract : public ::testing::TestWithParam<Kind> {
 INSTANTIATE_TEST_SUITE_P(All, NvmeCatalogContract, ::testing::Values(Kind::kFake, Kind::kRocks),
                          [](const auto& param) { return param.param == Kind::kFake ? "Fake" : "Rocks"; });
 
-TEST_P(NvmeCatalogContract, SaysWhetherItWasEmpty) {
-  EXPECT_TRUE(catalog_->was_empty());
+// A life that ends before it has put all that the headers tell leaves the rest to the next.
+TEST_P(NvmeCatalogContract, SaysThatRecordsAreMissingUntilItIsToldThatNoneAre) {
+  EXPECT_TRUE(catalog_->incomplete());
   EXPECT_TRUE(calls_.Load(catalog_.get()).empty());
+  ASSERT_TRUE(calls_.Put(catalog_.get(), RecordOf(5, 50)).ok());
   Reopen();
-  EXPECT_FALSE(catalog_->was_empty());
+  EXPECT_TRUE(catalog_->incomplete());
+  EXPECT_EQ(calls_.Load(catalog_.get()).size(), 1u) << "what was put is there all the same";
+  catalog_->MarkComplete();
+  ASSERT_TRUE(calls_.Flush(catalog_.get()).ok());
+  EXPECT_TRUE(catalog_->incomplete()) << "as of this open";
+  Reopen();
+  EXPECT_FALSE(catalog_->incomplete());
 }
 
 TEST_P(NvmeCatalogContract, RecordsComeBackWhole) {
@@ -300,6 +230,7 @@ TEST_P(NvmeCatalogContract, AnOlderTombstoneDoesNotReplaceANewerOne) {
   ASSERT_TRUE(calls_.Tombstone(catalog_.get(), 7, 2000).ok());
   ASSERT_TRUE(calls_.Tombstone(catalog_.get(), 7, 1000).ok());
   Reopen();
+  EXPECT_EQ(catalog_->tombstones(), (std::map<OwnerUidHash, int64_t>{{OwnerOf(7), 2000}}));
   EXPECT_TRUE(calls_.Load(catalog_.get()).empty());
 }
 
@@ -368,12 +299,13 @@ class RocksCatalogTest : public ::testing::Test {
   void ExpectStartsEmpty(const std::string& device_id = "d0") {
     auto catalog = Open(device_id);
     ASSERT_NE(catalog, nullptr);
-    EXPECT_TRUE(catalog->was_empty());
+    EXPECT_TRUE(catalog->incomplete());
     EXPECT_TRUE(calls_.Load(catalog.get()).empty());
     EXPECT_TRUE(calls_.Put(catalog.get(), RecordOf(6, 60)).ok());
+    catalog->MarkComplete();
     catalog.reset();
     catalog = Open(device_id);
-    EXPECT_FALSE(catalog->was_empty());
+    EXPECT_FALSE(catalog->incomplete());
     EXPECT_EQ(calls_.Load(catalog.get()).size(), 1u);
   }
 
@@ -486,7 +418,6 @@ TEST_F(RocksCatalogTest, AcknowledgedRecordsSurviveKill9) {
     ::close(fds[0]);
 
     auto catalog = Open();
-    EXPECT_FALSE(catalog->was_empty());
     const auto records = calls_.Load(catalog.get());
     EXPECT_GE(records.size(), acknowledged);
     for (uint32_t i = 1; i <= acknowledged; ++i) {

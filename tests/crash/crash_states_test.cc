@@ -71,6 +71,7 @@ struct Verdict {
   uint64_t promised = 0, lost = 0;  // durable before the kill
   uint64_t wrong = 0;               // blocks whose bytes were never theirs
   uint64_t back = 0;                // erased, and found, or their bytes are on the disk
+  uint64_t clear = 0;               // pages of encrypted blocks that can be read by anybody
 };
 
 class CrashStatesTest : public EngineTest {
@@ -92,6 +93,12 @@ class CrashStatesTest : public EngineTest {
     disk_ = testing::MakeFakeDisk(kDiskBytes);
     catalog_disk_ = std::make_shared<testing::CatalogDisk>();
     disk_->journal = catalog_disk_->journal = &journal_;
+    if (encrypted_) {
+      small.encrypt_nvme = dropped.encrypt_nvme = true;
+      const std::string key = absl::StrCat("1 ", std::string(64, 'a'));
+      ring_ = std::make_shared<cipher::KeyRing>();
+      ring_->Set(*cipher::NodeKeys::Parse(std::as_bytes(std::span(key))));
+    }
     rules_ = {small, aged, dropped};
     Boot();
     for (int step = 0; step < kSteps; ++step) {
@@ -229,7 +236,11 @@ class CrashStatesTest : public EngineTest {
     if (file_ != nullptr) file_->CutPower();
     Shutdown();
     disk_ = std::move(image.disk);
-    catalog_disk_ = kind == ImageKind::kCatalogLost ? std::make_shared<testing::CatalogDisk>() : image.catalog;
+    catalog_disk_ = image.catalog;
+    if (kind == ImageKind::kCatalogLost) {
+      catalog_disk_ = std::make_shared<testing::CatalogDisk>();
+      catalog_disk_->salts = image.catalog->salts;  // they are in a file of their own
+    }
     Boot();
     AdvanceMs(1000);  // what is owed is erased
     engine_->CheckInvariants();
@@ -269,7 +280,8 @@ class CrashStatesTest : public EngineTest {
     (*there)[*id] = true;
     const bool over_age = tenant == kAged && clock_.WallMs() - version.commit_ms >= kMaxAgeMs + kTickMs;
     // What was evicted before the drop was not zeroed: without catalog and tombstone its header may be found again.
-    const bool was_evicted = kind == ImageKind::kCatalogLost && !OnNvmeAtItsDrop(version);
+    // Not where it was encrypted: its salt went with the drop.
+    const bool was_evicted = kind == ImageKind::kCatalogLost && !OnNvmeAtItsDrop(version) && !encrypted_;
     if (over_age || (version.erased_at <= point && !was_evicted)) ++verdict->back;
   }
 
@@ -311,6 +323,7 @@ class CrashStatesTest : public EngineTest {
       if (word >> 48 != 0xC0DE) continue;
       const uint64_t id = (word & 0x0000'FFFF'FFFF'FF00) >> 8;
       if (id >= versions_.size() || WordOf(id, word % 256 * kPageWords) != word) continue;
+      verdict->clear += encrypted_ && versions_[id].tenant != kAged;
       verdict->back += versions_[id].erased_at <= point && OnNvmeAtItsDrop(versions_[id]);
     }
   }
@@ -322,11 +335,17 @@ class CrashStatesTest : public EngineTest {
   std::vector<Granted> granted_;
   std::vector<CrashPoint> drops_;
   bool dropping_ = false, dropped_once_ = false;
+  bool encrypted_ = false;  // all but kAged
 };
 
-class CrashHistory : public CrashStatesTest {};
+class CrashHistory : public CrashStatesTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  CrashHistory() { encrypted_ = GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(All, CrashHistory, ::testing::Bool(),
+                         [](const auto& given) { return given.param ? "Encrypted" : "Clear"; });
 
-TEST_F(CrashHistory, NoStateACrashCouldLeaveIsWrongLossyOrBringsBackWhatWasErased) {
+TEST_P(CrashHistory, NoStateACrashCouldLeaveIsWrongLossyOrBringsBackWhatWasErased) {
   const uint64_t first = Environment("KVARTAL_TEST_SEED", 1);
   const uint64_t seeds = Environment("KVARTAL_CRASH_SEEDS", 2);
   Verdict sum;
@@ -356,6 +375,7 @@ TEST_F(CrashHistory, NoStateACrashCouldLeaveIsWrongLossyOrBringsBackWhatWasErase
           ASSERT_EQ(verdict.wrong, 0u);
           ASSERT_EQ(verdict.lost, 0u) << "of " << verdict.promised;
           ASSERT_EQ(verdict.back, 0u);
+          ASSERT_EQ(verdict.clear, 0u);
           sum.found += verdict.found;
           sum.promised += verdict.promised;
           ++images;

@@ -48,7 +48,7 @@ struct Verdict {
 
 class KillTest : public ::testing::Test {
  protected:
-  KillTest() : seed_(Seed()), random_(seed_), daemon_(Options()) {
+  explicit KillTest(DaemonOptions options = Options()) : seed_(Seed()), random_(seed_), daemon_(std::move(options)) {
     std::cout << "seed " << seed_ << std::endl;
     RecordProperty("seed", absl::StrCat(seed_));
   }
@@ -145,6 +145,8 @@ class KillTest : public ::testing::Test {
     EXPECT_TRUE(invariants.ok()) << invariants;
   }
 
+  void ExpectDurableSurvives(int loops);
+
   const uint64_t seed_;
   std::mt19937_64 random_;
   DaemonProcess daemon_;
@@ -154,9 +156,9 @@ class KillTest : public ::testing::Test {
   std::vector<BlockKey> durable_;
 };
 
-TEST_F(KillTest, WhatIsDurableSurvivesAndNothingIsWrong) {
+void KillTest::ExpectDurableSurvives(int loops) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  for (int loop = 0; loop < kLoops; ++loop) {
+  for (int loop = 0; loop < loops; ++loop) {
     SCOPED_TRACE(absl::StrCat("seed ", seed_, ", loop ", loop));
     const size_t before = durable_.size();
     ASSERT_NO_FATAL_FAILURE(KillUnderLoad());
@@ -174,6 +176,28 @@ TEST_F(KillTest, WhatIsDurableSurvivesAndNothingIsWrong) {
     ASSERT_NO_FATAL_FAILURE(CheckBooks());
   }
   std::cout << durable_.size() << " durable blocks, " << read_bytes_ << " bytes read back under load" << std::endl;
+}
+
+TEST_F(KillTest, WhatIsDurableSurvivesAndNothingIsWrong) { ASSERT_NO_FATAL_FAILURE(ExpectDurableSurvives(kLoops)); }
+
+class EncryptedKillTest : public KillTest {
+ protected:
+  EncryptedKillTest() : KillTest(EncryptedOptions()) {
+    const std::string path = daemon_.folder() + "/nvme.keys";
+    WriteFile(path, "1 " + std::string(64, 'a') + "\n");
+    std::filesystem::permissions(path, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  }
+  static DaemonOptions EncryptedOptions() {
+    DaemonOptions options = Options();
+    options.manifests += "  encryption: {nvme: Required}\n";
+    options.more_config += "nvmeKeyFile: nvme.keys\n";
+    return options;
+  }
+};
+
+// The salt of a tenant is there before any block under it is called durable.
+TEST_F(EncryptedKillTest, WhatIsDurableSurvivesAndNothingIsWrong) {
+  ASSERT_NO_FATAL_FAILURE(ExpectDurableSurvives(kLoops));
 }
 
 // The positive control: with the disk emptied the same check finds every block missing.

@@ -71,7 +71,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::memcpy(page.data(), kMagics[data[0] % 3], 8);
   std::memcpy(page.data() + 8, data + 1, bytes);
   if (data[0] & 0x80) {
-    const uint32_t version = kNvmeFormatVersion;
+    const uint32_t version = data[0] & 0x40 ? kNvmeEncryptedVersion : kNvmeFormatVersion;
     std::memcpy(page.data() + 8, &version, sizeof(version));
   }
   Seal(&page, data[0] % 3 == 2 ? kSeed : 0);

@@ -363,6 +363,14 @@ class AttachTest : public ::testing::Test {
     now.open_fds = OpenFds();
     return now;
   }
+  // Refusals of the first tenant in DRAM, by name of the reason.
+  uint64_t RefusedAtTheDoor(std::string_view reason) const {
+    const auto refusals = engine_->stats().tenants.at(0).tiers[TierIndex(TierKind::kDram)].refusals;
+    for (size_t i = 0; i < refusals.size(); ++i) {
+      if (policy::RefusalName(static_cast<policy::Refusal>(i)) == reason) return refusals[i].count;
+    }
+    return 0;
+  }
   uint64_t Cuts(CutReason reason) const { return server_->stats().cuts[static_cast<size_t>(reason)]; }
   uint64_t Denials(DenialReason reason) const { return server_->stats().denials[static_cast<size_t>(reason)]; }
   uint64_t BadFrames(BadFrame kind) const { return server_->stats().bad_frames[static_cast<size_t>(kind)]; }

@@ -104,12 +104,16 @@ TEST_F(HostileTest, WhatIsAnothersCannotBeNamed) {
   EXPECT_EQ(Ask(client, renew).renewed().count(), 0u);
   Release(client, lease_);
   EXPECT_EQ(engine_->stats().leased_blocks, 4u) << "a foreign Release releases nothing";
+  ClientFrame hint;
+  hint.mutable_hint()->set_lease(lease_);
+  hint.mutable_hint()->set_what(v1::Hint::ENDED);
+  EXPECT_TRUE(client.Send(hint));
   EXPECT_EQ(Commit(client, theirs.reservations()), std::string("\3"));
   ClientFrame abort;
   abort.mutable_abort()->add_reservations(theirs.reservations(0));
   EXPECT_EQ(Ask(client, abort).aborted().count(), 0u);
   EXPECT_EQ(server_->stats().not_yours, 1u);
-  EXPECT_GE(server_->stats().not_found, 7u);
+  EXPECT_GE(server_->stats().not_found, 8u) << "the hint of a foreign lease, too, is one of nobody's";
   EXPECT_EQ(Commit(*bystander_, theirs.reservations()), std::string(1, '\0')) << "still theirs to commit";
 }
 
@@ -315,6 +319,7 @@ TEST_F(HostileTest, BlocksAGroupIsFillingAreBoundedWhateverItCommits) {
   EXPECT_EQ(Ask(client, abort).aborted().count(), 1u);
   EXPECT_EQ(Commit(client, std::vector<uint64_t>{reserved.reservations(2)}), std::string("\2"));
   EXPECT_EQ(AskForError(client, ReserveFrame(ns, 1, 4)).refusal(), "group_limit");
+  EXPECT_EQ(RefusedAtTheDoor("group_limit"), 2u) << "each refusal is counted by its reason";
   EXPECT_EQ(Reserve(client, ns, 1, 3).outcomes(), std::string(3, '\0'));
 }
 

@@ -32,7 +32,7 @@ TEST_F(AttachLifeTest, ANamespaceIsRetiredWhenTheLastGroupThatOpenedItIsGone) {
   Attach(other);
   const uint32_t old_ns = OpenNamespace(first, 'o'), new_ns = OpenNamespace(other, 'n');
   ASSERT_EQ(OpenNamespace(second, 'o'), old_ns);
-  ASSERT_EQ(OpenNamespace(second, 'o'), old_ns) << "twice by one group";
+  ASSERT_EQ(OpenNamespace(second, 'o'), old_ns) << "twice by one session";
   Store(other, new_ns, 1000, 32);  // the oldest of all
   for (size_t stored = 0; stored < fit - 32; stored += 32) Store(first, old_ns, stored, 32);
 
@@ -53,6 +53,124 @@ TEST_F(AttachLifeTest, ANamespaceIsRetiredWhenTheLastGroupThatOpenedItIsGone) {
   ASSERT_EQ(OpenNamespace(back, 'o'), old_ns);
   Store(other, new_ns, 4000, 32);
   EXPECT_EQ(Dram("team/red").drop(DropReason::kRetired).count, 64u) << "and is like any other once it is back";
+}
+
+ClientFrame CloseFrame(uint32_t ns) {
+  ClientFrame frame;
+  frame.mutable_close_namespace()->set_ns(ns);
+  return frame;
+}
+
+TEST_F(AttachLifeTest, ASessionThatClosesANamespaceRetiresItForItself) {
+  rules_[0].tier(TierKind::kNvme) = {};
+  Start();
+  const size_t fit = rules_[0].tier(TierKind::kDram).limit_bytes / kTestBlockBytes;
+  RawClient scheduler(Path("red")), worker(Path("red"));
+  const std::string group = Attach(scheduler).group;
+  Attach(worker, group);
+  const uint32_t old_ns = OpenNamespace(scheduler, 'o');
+  ASSERT_EQ(OpenNamespace(worker, 'o'), old_ns);
+  for (size_t stored = 0; stored < fit; stored += 32) Store(worker, old_ns, stored, 32);
+  const uint64_t lease = Lookup(scheduler, old_ns, 0, 32).lease();
+  ASSERT_NE(lease, 0u);
+
+  ASSERT_TRUE(scheduler.Send(CloseFrame(old_ns)));
+  const uint32_t new_ns = OpenNamespace(scheduler, 'n');
+  EXPECT_NE(new_ns, old_ns) << "a session has it open still: its number is no other's";
+  ClientFrame ask = LookupFrame(old_ns, 0, 32);
+  EXPECT_EQ(Ask(scheduler, ask).error().code(), v1::Error::NOT_FOUND);
+  EXPECT_EQ(Lookup(worker, old_ns, 32, 32).matched(), 32u) << "what a session opened is its own";
+  Store(scheduler, new_ns, 5000, 32);
+  EXPECT_EQ(Dram("team/red").drop(DropReason::kRetired).count, 0u);
+
+  ASSERT_TRUE(worker.Send(CloseFrame(old_ns)));
+  Store(scheduler, new_ns, 6000, 64);
+  EXPECT_EQ(Dram("team/red").drop(DropReason::kRetired).count, 64u) << "dead blocks go first";
+  ClientFrame renew;
+  renew.mutable_renew()->add_leases(lease);
+  EXPECT_EQ(Ask(scheduler, renew).renewed().count(), 1u) << "and a lease of them stays";
+  ASSERT_TRUE(worker.Send(CloseFrame(old_ns)));
+  ASSERT_TRUE(worker.Send(CloseFrame(123456)));
+  Spin();
+  EXPECT_FALSE(worker.Receive().has_value()) << "no answer, and no harm";
+  EXPECT_FALSE(worker.ended());
+}
+
+TEST_F(AttachLifeTest, AnEngineMayStartAnewForEver) {
+  Start();
+  RawClient client(Path("red"));
+  Attach(client);
+  for (size_t epoch = 0; epoch < 3 * kNamespacesPerTenantMax; ++epoch) {
+    ClientFrame open;
+    open.mutable_open_namespace()->set_digest(KeyBytes(epoch));
+    open.mutable_open_namespace()->set_tokens_per_block(16);
+    open.mutable_open_namespace()->set_shard_count(1);
+    open.mutable_open_namespace()->set_shard_bytes(kTestBlockBytes);
+    const ServerFrame answer = Ask(client, open);
+    ASSERT_TRUE(answer.has_namespace_opened()) << "epoch " << epoch << ": " << answer.error().message();
+    Store(client, answer.namespace_opened().ns(), epoch, 1);
+    ASSERT_TRUE(client.Send(CloseFrame(answer.namespace_opened().ns())));
+  }
+}
+
+// Its scheduler lives on.
+TEST_F(AttachLifeTest, WhatADeadRankWasFillingIsGivenBackAtOnce) {
+  Start();
+  RawClient scheduler(Path("red"));
+  const std::string group = Attach(scheduler).group;
+  RawClient rank(Path("red")), other(Path("red"));
+  Attach(rank, group);
+  Attach(other, group);
+  const auto open = [&](RawClient& client) {
+    ClientFrame frame;
+    frame.mutable_open_namespace()->set_digest(std::string(32, 's'));
+    frame.mutable_open_namespace()->set_tokens_per_block(16);
+    frame.mutable_open_namespace()->set_shard_count(2);
+    frame.mutable_open_namespace()->set_shard_bytes(kTestBlockBytes);
+    return Ask(client, frame).namespace_opened().ns();
+  };
+  const auto reserve = [&](RawClient& client, uint64_t first, size_t count, uint32_t shard) {
+    ClientFrame frame = ReserveFrame(open(client), first, count);
+    frame.mutable_reserve()->set_shard(shard);
+    return Ask(client, frame).reserved();
+  };
+  const auto commit = [&](RawClient& client, const v1::Reserved& reserved, uint32_t shard) {
+    ClientFrame frame;
+    *frame.mutable_commit()->mutable_reservations() = reserved.reservations();
+    frame.mutable_commit()->set_shard(shard);
+    return Ask(client, frame).committed().outcomes();
+  };
+  const v1::Reserved done = reserve(rank, 0, 4, 0), of_other = reserve(other, 0, 4, 1);
+  ASSERT_EQ(commit(rank, done, 0), std::string(4, '\1'));
+  const v1::Reserved open_fills = reserve(rank, 100, 4, 0);
+  ASSERT_EQ(open_fills.outcomes(), std::string(4, '\0'));
+  // Each session tells what its group fills.
+  ASSERT_EQ(Filling(), 3 * 8u);
+  rank.Close();
+  Spin();
+  EXPECT_EQ(Filling(), 2 * 4u) << "what it has committed waits for the other rank";
+  EXPECT_EQ(commit(other, of_other, 1), std::string(4, '\0'));
+  EXPECT_EQ(Filling(), 0u);
+  RawClient again(Path("red"));
+  Attach(again, group);
+  EXPECT_EQ(reserve(again, 100, 4, 0).outcomes(), std::string(4, '\0')) << "the restarted rank is not in its own way";
+}
+
+TEST_F(AttachLifeTest, ALateAttachHasItsOwnTimeForTheGrant) {
+  Start();
+  RawClient client(Path("red"));
+  Spin();
+  AdvanceMs(kAttachDeadlineMs - 2 * kTickMs);
+  ClientFrame attach;
+  attach.mutable_attach()->set_version(1);
+  ASSERT_TRUE(Ask(client, attach).has_attached());
+  AdvanceMs(kAttachDeadlineMs - 2 * kTickMs);
+  Drain(client);
+  EXPECT_FALSE(client.ended()) << "five seconds from its grant, not from its connect";
+  AdvanceMs(4 * kTickMs);
+  Drain(client);
+  EXPECT_TRUE(client.ended());
+  EXPECT_EQ(server_->stats().cuts[static_cast<size_t>(CutReason::kUnacked)], 1u);
 }
 
 TEST_F(AttachLifeTest, AFillThatTheEngineEndedIsNotCountedAndItsCommitSaysSo) {

@@ -131,6 +131,8 @@ TEST_F(AttachTest, RanksOfOneGroupCommitTheShardsOfABlock) {
   EXPECT_EQ(Attach(rank1, first.group).group, first.group);
   EXPECT_EQ(server_->stats().groups, 1u);
   const uint32_t ns = OpenNamespace(rank0, 's', 2);
+  EXPECT_EQ(AskForError(rank1, ReserveFrame(ns, 1, 1, 1)).code(), Code::NOT_FOUND) << "a session opens for itself";
+  ASSERT_EQ(OpenNamespace(rank1, 's', 2), ns);
   const v1::Reserved shard0 = Reserve(rank0, ns, 1, 1, 0);
   const v1::Reserved shard1 = Reserve(rank1, ns, 1, 1, 1);
   ASSERT_EQ(shard1.outcomes(), std::string(1, '\0'));
@@ -296,11 +298,16 @@ TEST_F(AttachTest, AGroupLivesAsLongAsItsLastSession) {
   RawClient second(Path("red"));
   Attach(second, attached.group);
   const uint32_t ns = OpenNamespace(first);
-  const v1::Reserved reserved = Reserve(first, ns, 1, 2);
+  const v1::Reserved reserved = Reserve(first, ns, 1, 2), left = Reserve(first, ns, 100, 2);
+  EXPECT_EQ(Commit(second, reserved.reservations()), std::string(2, '\0')) << "what is reserved is the group's";
+  const uint64_t lease = Lookup(first, ns, 1, 2).lease();
   first.Close();
   Spin();
   EXPECT_EQ(server_->stats().groups, 1u);
-  EXPECT_EQ(Commit(second, reserved.reservations()), std::string(2, '\0')) << "what is reserved is the group's";
+  EXPECT_EQ(Commit(second, left.reservations()), std::string(2, '\2')) << "nobody is there to write it";
+  ClientFrame renew;
+  renew.mutable_renew()->add_leases(lease);
+  EXPECT_EQ(Ask(second, renew).renewed().count(), 1u) << "what is leased is the group's";
   second.Close();
   Spin();
   EXPECT_EQ(server_->stats().groups, 0u);
@@ -401,7 +408,7 @@ TEST_F(AttachTest, ATenantThatIsErasedHasNoSessionsAndGetsNone) {
   const uint32_t ns = OpenNamespace(red);
   Store(red, ns, 1, 4);
   EXPECT_EQ(Lookup(red, ns, 1, 4).matched(), 4u);
-  Reserve(rank, ns, 100, 8);
+  Reserve(rank, OpenNamespace(rank), 100, 8);
   RawClient unattached(Path("red"));
   RawClient blue(Path("blue"));
   Attach(blue);

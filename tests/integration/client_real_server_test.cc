@@ -144,6 +144,24 @@ class ClientRealServerTest : public ::testing::Test {
   std::unique_ptr<Node> node_;
 };
 
+TEST_F(ClientRealServerTest, AnEngineThatBeginsANewEpochAgainAndAgainIsServed) {
+  kv_namespace ns;
+  Client client = Join("red", &ns);
+  Store(client, ns, Chain(1), 5);
+  Client::Found kept = client.Lookup(ns, Chain(1), 0, kPatient);
+  for (uint32_t epoch = 0; epoch < 1000; ++epoch) {
+    ASSERT_EQ(client.CloseNamespace(ns), KV_OK) << client.error();
+    Digest digest{8};
+    std::memcpy(digest.data() + 1, &epoch, sizeof(epoch));
+    const Client::Opened opened = client.OpenNamespace(digest, kLayout, kPatient);
+    ASSERT_EQ(opened.status, KV_OK) << epoch << ": " << client.error();
+    ns = opened.ns;
+    if (epoch % 10 == 0) Store(client, ns, Chain(1), 7);
+  }
+  ExpectBytes(kept, 5);
+  kept.lease.Release();
+}
+
 TEST_F(ClientRealServerTest, WhatOneClientStoresAnotherOfItsTenantReadsInPlace) {
   kv_namespace ns, peer_ns, stranger_ns;
   Client writer = Join("red", &ns);

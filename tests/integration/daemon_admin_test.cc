@@ -171,12 +171,45 @@ TEST(KvartalctlAlone, AskedWronglyIsTwo) {
   EXPECT_EQ(fly.exit_code, 2);
   EXPECT_THAT(fly.err, HasSubstr("there is no command 'fly'; there are: "));
   EXPECT_THAT(fly.err, HasSubstr("explain"));
-  EXPECT_EQ(RunCommand({"kvartalctl", "status", "--output", "xml"}).exit_code, 2);
+  const CommandResult xml = RunCommand({"kvartalctl", "status", "--output", "xml"});
+  EXPECT_EQ(xml.exit_code, 2);
+  EXPECT_THAT(xml.err, HasSubstr("'xml' is not known; there are: table, json, yaml, csv"));
+  EXPECT_THAT(RunCommand({"kvartalctl", "status", "--output", "csv"}).err, HasSubstr("csv is for simulate"));
   EXPECT_THAT(RunCommand({"kvartalctl", "policy", "guess"}).err, HasSubstr("no command 'guess'; there are: validate"));
   const CommandResult slip = RunCommand({"kvartalctl", "drop", "--tenant", "a/b", "--yess"});
   EXPECT_EQ(slip.exit_code, 2);
   EXPECT_THAT(slip.err, HasSubstr("'--yess' means nothing here"));
   EXPECT_EQ(RunCommand({"kvartalctl", "--help"}).exit_code, 0);
+}
+
+TEST(KvartalctlAlone, WhatIsNoSocketIsToldSo) {
+  DaemonProcess unused;
+  const CommandResult status = RunCommand({"kvartalctl", "--socket", unused.config_path(), "status"});
+  EXPECT_EQ(status.exit_code, 1);
+  EXPECT_THAT(status.err, HasSubstr(unused.config_path() + " is not a socket"));
+}
+
+TEST(KvartalctlAlone, SimulateAskedWronglyIsTwoAndAPolicyThatIsNotThereIsOne) {
+  DaemonProcess unused;
+  WriteFile(unused.manifest_path(), TenantManifest("one", "uid: 1", "8Mi") +
+                                        "---\napiVersion: kvartal.dev/v1alpha1\nkind: KVNodePool\n"
+                                        "metadata: {name: local}\nspec: {capacity: {dram: 64Mi}}\n");
+  const auto simulate = [&](std::vector<std::string> more) {
+    std::vector<std::string> command = {"kvartalctl", "simulate", "--requests", "100", "--capacity"};
+    command.insert(command.end(), more.begin(), more.end());
+    return RunCommand(command);
+  };
+  const std::string folder = unused.policy_dir();
+  const CommandResult right = simulate({"dram=64Mi", "--policy", folder, "--output", "yaml"});
+  EXPECT_EQ(right.exit_code, 0) << right.err;
+  EXPECT_EQ(YAML::Load(right.out)["requests"].as<int>(), 100);
+  EXPECT_EQ(simulate({"dram=64Mi", "--policy", folder, "--output", "csv"}).exit_code, 0);
+  EXPECT_EQ(simulate({"dram=64Mi", "--policy", folder, "--split", "1,2"}).exit_code, 2);
+  EXPECT_EQ(simulate({"dram=64Mi", "--policy", folder, "--eviction", "fifo"}).exit_code, 2);
+  const CommandResult above = simulate({"dram=1Gi", "--policy", folder});
+  EXPECT_EQ(above.exit_code, 2);
+  EXPECT_THAT(above.err, HasSubstr("KVNodePool local: states 64Mi of dram, which is less than 1Gi"));
+  EXPECT_EQ(simulate({"dram=64Mi", "--policy", folder + "/none"}).exit_code, 1);
 }
 
 TEST(KvartalctlAlone, PolicyValidateNeedsNoDaemonAndTellsEveryProblem) {
@@ -204,6 +237,10 @@ TEST(KvartalctlAlone, PolicyValidateAgainstANodeWarnsOfALimitAboveItsCapacity) {
                                            unused.config_path(), "--output", "json"});
   EXPECT_EQ(fitted.exit_code, 0);
   EXPECT_EQ(nlohmann::json::parse(fitted.out)["warnings"].size(), 1u) << fitted.out;
+  WriteFile(unused.manifest_path(), TenantManifest("one", "socket: nowhere", "8Mi"));
+  EXPECT_THAT(
+      RunCommand({"kvartalctl", "policy", "validate", unused.manifest_path(), "--config", unused.config_path()}).out,
+      HasSubstr("no door of this node has the name 'nowhere': nobody may attach here"));
 }
 
 TEST(KvartalctlAlone, DoctorFailsWhereNoDaemonAnswersAndSaysWhatItDidNotCheck) {

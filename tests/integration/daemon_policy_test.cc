@@ -111,6 +111,7 @@ TEST_F(DaemonPolicyTest, AnInvalidFileIsRefusedWholeAndToldOnce) {
   EXPECT_EQ(refused["policy_reload_failures"], 1);
   EXPECT_EQ(DramLimit(), 16 * kMiB);
   EXPECT_THAT(daemon_.Ctl({"status"}).out, HasSubstr("REFUSED"));
+  EXPECT_EQ(daemon_.Ctl({"reload"}).exit_code, 1) << "asked for, it is told to who asks, and to nobody else again";
   // A second change is the proof that the polls in between said nothing.
   WriteFile(daemon_.manifest_path(), TenantManifest("red", "socket: red", "12Mi"));
   ASSERT_TRUE(daemon_.WaitForLog("in force: 2 tenants")) << daemon_.log();
@@ -119,7 +120,28 @@ TEST_F(DaemonPolicyTest, AnInvalidFileIsRefusedWholeAndToldOnce) {
   EXPECT_EQ(Status()["tenants"], 2);
   Stop();
   EXPECT_THAT(std::string(LastOf("policy_refused")["error"]), HasSubstr("'eight' is not a size"));
+  const std::vector<nlohmann::json> events = Audit();
+  EXPECT_EQ(
+      std::count_if(events.begin(), events.end(), [](const auto& one) { return one["event"] == "policy_refused"; }), 1);
   EXPECT_EQ(LastOf("policy")["tenants"], 2);
+}
+
+TEST_F(DaemonPolicyTest, AStandingWarningIsLoggedOnceAndToldToWhoeverReloads) {
+  WriteFile(daemon_.manifest_path(), TenantManifest("red", "socket: nowhere", "16Mi"));
+  ASSERT_TRUE(daemon_.WaitForLog("no door of this node has the name 'nowhere'")) << daemon_.log();
+  EXPECT_THAT(daemon_.Ctl({"reload"}).out, HasSubstr("warning: test/red: spec.subjects: no door of this node"));
+  EXPECT_EQ(LogLines("no door of this node"), 1u) << daemon_.log();
+}
+
+TEST_F(DaemonPolicyTest, ACapacityThatWaitsForARestartSaysWhereItIsStatedAndWhatDiffers) {
+  WriteFile(daemon_.policy_dir() + "/pool.yaml",
+            "apiVersion: kvartal.dev/v1alpha1\nkind: KVNodePool\nmetadata: {name: local}\n"
+            "spec: {capacity: {dram: 32Mi}}\n");
+  ASSERT_TRUE(daemon_.WaitForLog("refused, version")) << daemon_.log();
+  EXPECT_THAT(std::string(Status()["policy_error"]),
+              HasSubstr(daemon_.policy_dir() + "/pool.yaml:1: KVNodePool local: states another capacity than at the "
+                                               "start of the daemon, which is when it is taken: dram 32Mi instead of "
+                                               "64Mi; restart kvartald"));
 }
 
 TEST_F(DaemonPolicyTest, APolicyAboveItsGrantIsRefused) {

@@ -146,7 +146,7 @@ TEST_F(NvmeFaultsTest, ALostCatalogIsMadeAgainFromTheHeaders) {
   ASSERT_NO_FATAL_FAILURE(Stop());
   ASSERT_GT(std::filesystem::remove_all(daemon_.nvme_path() + ".catalog"), 0u);
   ASSERT_NO_FATAL_FAILURE(Start());
-  EXPECT_THAT(daemon_.log(), HasSubstr("no NVMe catalog"));
+  EXPECT_THAT(daemon_.log(), HasSubstr("the NVMe catalog does not know all blocks"));
   Census census = Ask(client_.get(), keys);
   EXPECT_EQ(census.right, keys.size());
   EXPECT_EQ(census.from_nvme, keys.size());
@@ -157,7 +157,7 @@ TEST_F(NvmeFaultsTest, ALostCatalogIsMadeAgainFromTheHeaders) {
   // The catalog is whole again: the next start needs no look at the headers.
   ASSERT_NO_FATAL_FAILURE(Stop());
   ASSERT_NO_FATAL_FAILURE(Start());
-  EXPECT_THAT(daemon_.log(), ::testing::Not(HasSubstr("no NVMe catalog")));
+  EXPECT_THAT(daemon_.log(), ::testing::Not(HasSubstr("the NVMe catalog does not know all blocks")));
   EXPECT_EQ(Ask(client_.get(), keys).right, keys.size());
 }
 

@@ -91,7 +91,7 @@ class CrdVerdictTest : public ::testing::Test {
     const std::string scope = to.kind == "KVNodePool" || to.ns.empty() ? "" : absl::StrCat("/namespaces/", to.ns);
     return session_
         ->Call("POST", absl::StrCat("/apis/", to.api_version, scope, "/", plural, "?dryRun=All&fieldValidation=Strict"),
-               document, kube::kYaml)
+               document, kYaml)
         .error;
   }
   // Of a file: the first refusal of its objects.

@@ -64,7 +64,7 @@ absl::Status InstallCrds(KubeSession* session) {
   for (const auto& [file, name] : {std::pair("tenantkvpolicy", "tenantkvpolicies.kvartal.dev"),
                                    std::pair("kvnodepool", "kvnodepools.kvartal.dev")}) {
     const std::string text = ReadFile(absl::StrCat(KVARTAL_SOURCE_DIR, "/crds/", file, ".yaml"));
-    const KubeAnswer made = session->Call("POST", all + "?fieldValidation=Strict", text, kube::kYaml);
+    const KubeAnswer made = session->Call("POST", all + "?fieldValidation=Strict", text, kYaml);
     if (!made.error.ok()) return absl::InternalError(absl::StrCat(file, ": ", made.error.ToString()));
     bool established = false;
     for (int tries = 0; tries < 200 && !established; ++tries)

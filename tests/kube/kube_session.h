@@ -12,6 +12,8 @@
 
 namespace kvartal::testing {
 
+inline constexpr const char* kYaml = "application/yaml";
+
 struct KubeAnswer {
   kube::ApiError error;
   nlohmann::json body;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "operator/kube/json_fields.h"
 #include "operator/kube/resource.h"
@@ -39,8 +40,9 @@ class OperatorFixture : public ::testing::Test {
     Write("POST", "/apis/kvartal.dev/v1alpha1/kvnodepools",
           "{apiVersion: kvartal.dev/v1alpha1, kind: KVNodePool, metadata: {name: p},\n"
           " spec: {nodeSelector: {kv: here}, capacity: {dram: 1Gi}}}");
-    operators_[0] = std::make_unique<OperatorProcess>(server_.kubeconfig_path());
-    operators_[1] = std::make_unique<OperatorProcess>(server_.kubeconfig_path());
+    ASSERT_NO_FATAL_FAILURE(GiveRightsOfTheChart());
+    operators_[0] = std::make_unique<OperatorProcess>(server_.dir().File("operator.kubeconfig"));
+    operators_[1] = std::make_unique<OperatorProcess>(server_.dir().File("operator.kubeconfig"));
     operators_[0]->Start();
     ASSERT_TRUE(operators_[0]->WaitUntilItLeads()) << operators_[0]->log();
     for (int i = 0; i < kNodeCount; ++i) {
@@ -54,8 +56,34 @@ class OperatorFixture : public ::testing::Test {
     }
   }
 
+  // The operators are the ServiceAccount of the chart, with what it is given there and no more.
+  void GiveRightsOfTheChart() {
+    const std::string source = KVARTAL_SOURCE_DIR, manifests = server_.dir().File("rights.yaml");
+    const CommandResult found = RunCommand({source + "/tests/kube/testenv/helm"});
+    ASSERT_EQ(found.exit_code, 0) << found.err;
+    const std::string tools = std::string(absl::StripTrailingAsciiWhitespace(found.out));
+    const CommandResult made = RunCommand({tools + "/helm", "template", "kvartal", source + "/charts/kvartal", "-n",
+                                           "default", "--show-only", "templates/operator-rbac.yaml"});
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+    WriteFile(manifests, made.out);
+    const CommandResult given =
+        RunCommand({tools + "/kubectl", "--kubeconfig", server_.kubeconfig_path(), "create", "-f", manifests});
+    ASSERT_EQ(given.exit_code, 0) << given.err;
+    const KubeAnswer token = session_->Call(
+        "POST", "/api/v1/namespaces/default/serviceaccounts/kvartal-operator/token",
+        R"({"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":3600}})");
+    ASSERT_TRUE(token.error.ok()) << token.error.ToString();
+    WriteFile(server_.dir().File("operator.kubeconfig"),
+              absl::StrCat("apiVersion: v1\nkind: Config\ncurrent-context: test\n",
+                           "contexts: [{name: test, context: {cluster: test, user: operator}}]\n",
+                           "clusters: [{name: test, cluster: {server: '", server_.server(),
+                           "', certificate-authority: '", server_.ca_path(), "'}}]\n",
+                           "users: [{name: operator, user: {token: ", kube::TextAt(token.body, {"status", "token"}),
+                           "}}]\n"));
+  }
+
   void Write(const std::string& method, const std::string& target, const std::string& body,
-             const std::string& type = kube::kYaml) {
+             const std::string& type = kYaml) {
     const KubeAnswer answer = session_->Call(method, target, body, type);
     ASSERT_TRUE(answer.error.ok()) << target << ": " << answer.error.ToString();
   }

@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "operator/kube/json_fields.h"
 #include "operator/kube/reflector.h"
+#include "operator/reconcile/cluster_reader.h"
 #include "operator/reconcile/compile_cluster.h"
-#include "operator/reconcile/object_reader.h"
 #include "operator/reconcile/policy_status.h"
 #include "tests/kube/api_server.h"
 #include "tests/kube/kube_session.h"
@@ -43,14 +43,14 @@ class Decider {
   // Compiles what the caches say now and writes what policies have to be told. Returns how many were written.
   size_t Run() {
     std::vector<std::string> unreadable;
-    compiled = reconcile::CompileCluster(reconcile::ReadCluster(
-        {&policies(), &reflectors_[1]->store(), &reflectors_[2]->store(), &reflectors_[3]->store()}, accepted_,
-        &unreadable));
+    compiled = reconcile::CompileCluster(
+        reader_.Read({&policies(), &reflectors_[1]->store(), &reflectors_[2]->store(), &reflectors_[3]->store()},
+                     accepted_, &unreadable));
     EXPECT_THAT(unreadable, ::testing::IsEmpty());
     size_t writes = 0, answers = 0;
     for (const auto& [key, object] : policies().objects()) {
       const reconcile::PolicyVerdict& verdict = compiled.policies.at({key.ns, key.name});
-      if (verdict.in_force) accepted_[key] = *verdict.in_force;
+      if (verdict.accepted) accepted_[key] = *verdict.accepted;
       const auto status = reconcile::StatusToApply(*object, verdict, {}, session_->clock()->WallMs());
       if (!status) continue;
       ++writes;
@@ -64,11 +64,15 @@ class Decider {
     return writes;
   }
 
+  // Beside its pool.
+  size_t TenantsOn(const std::string& node) const { return compiled.nodes.at(node)->set.objects().size() - 1; }
+
   reconcile::CompiledCluster compiled;
 
  private:
   KubeSession* const session_;
   std::vector<std::unique_ptr<kube::Reflector>> reflectors_;
+  reconcile::ClusterReader reader_;
   std::map<ObjectKey, crds::TenantPolicy> accepted_;
 };
 
@@ -88,7 +92,7 @@ class ReconcileContractTest : public ::testing::Test {
           " spec: {nodeSelector: {gpu: h200}, capacity: {dram: 100Gi}}}");
   }
   void Write(const std::string& method, const std::string& target, const std::string& body) {
-    const KubeAnswer answer = session_->Call(method, target, body, kube::kYaml);
+    const KubeAnswer answer = session_->Call(method, target, body, kYaml);
     ASSERT_TRUE(answer.error.ok()) << target << ": " << answer.error.ToString();
   }
   void WritePolicy(const std::string& name, const std::string& guarantee) {
@@ -133,7 +137,7 @@ TEST_F(ReconcileContractTest, PoliciesAreToldWhatBecameOfThemOnceAndNodesGetWhat
   EXPECT_EQ(Told("a", "Accepted"), "True/Accepted");
   ASSERT_TRUE(decider.compiled.nodes.contains("n1"));
   EXPECT_FALSE(decider.compiled.nodes.contains("n2"));
-  EXPECT_EQ(decider.compiled.nodes.at("n1")->tenants.size(), 1u);
+  EXPECT_EQ(decider.TenantsOn("n1"), 1u);
   const auto told = [](const nlohmann::json& object) {
     return kube::FieldAt(object, {"status", "effective"}) != nullptr;
   };
@@ -145,7 +149,7 @@ TEST_F(ReconcileContractTest, PoliciesAreToldWhatBecameOfThemOnceAndNodesGetWhat
   ASSERT_TRUE(CacheHas(decider, "b", [](const nlohmann::json&) { return true; }));
   EXPECT_EQ(decider.Run(), 1u);
   EXPECT_EQ(Told("b", "Accepted"), "False/NoCapacity");
-  EXPECT_EQ(decider.compiled.nodes.at("n1")->tenants.size(), 1u);
+  EXPECT_EQ(decider.TenantsOn("n1"), 1u);
 
   // An edit that does not fit leaves in force what was; one that does is told at once.
   const std::string version = decider.compiled.nodes.at("n1")->version;
@@ -161,7 +165,7 @@ TEST_F(ReconcileContractTest, PoliciesAreToldWhatBecameOfThemOnceAndNodesGetWhat
   ASSERT_TRUE(CacheHas(decider, "b", second));
   decider.Run();
   EXPECT_EQ(Told("b", "Accepted"), "True/Accepted");
-  EXPECT_EQ(decider.compiled.nodes.at("n1")->tenants.size(), 2u);
+  EXPECT_EQ(decider.TenantsOn("n1"), 2u);
 }
 
 }  // namespace

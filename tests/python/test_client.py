@@ -8,7 +8,7 @@ from conftest import BLOCK_BYTES, PATIENT_MS, chain, store
 from daemon import Daemon
 
 import kvartal
-from kvartal import Outcome, Status
+from kvartal import Hint, Outcome, Status
 from kvartal import client as client_module
 
 
@@ -26,6 +26,11 @@ def test_an_absent_daemon_is_a_miss_and_no_exception(tmp_path, namespace):
     with client.reserve(namespace, chain(3)) as slots:
         assert slots.outcomes == [Outcome.REFUSED] * 3 and slots[0] is None and slots.commit() == 0
     assert client.poll() == 0 and not client.renew() and client.group is None and client.tenant == ''
+
+
+def test_the_admin_socket_is_told_to_be_none_for_clients(daemon):
+    client = kvartal.Client(str(daemon.folder / 'run/admin.sock'))
+    assert client.status == Status.UNAVAILABLE and "kvartald's admin socket" in client.error
 
 
 def test_a_door_without_a_policy_is_a_miss_until_there_is_one(daemon, namespace, monkeypatch):
@@ -56,6 +61,18 @@ def test_what_one_client_stores_another_reads_in_place(daemon, namespace):
             assert block.shape == (BLOCK_BYTES,) and (block == 1 + i).all() and lease.valid(i)
             assert not block.flags.owndata and not block.flags.writeable
         assert lease.block(40) is None and not lease.valid(40)
+        assert lease.hint(Hint.WAITING) and lease.hint(Hint.ENDED)
+    assert not lease.hint(Hint.ENDED), 'of a lease that was given back nothing can be said'
+
+
+def test_of_a_chain_that_is_cached_whole_nothing_is_left_to_store(daemon, namespace):
+    client, keys = attach(daemon), chain(4)
+    store(client, namespace, keys)
+    with client.lookup(namespace, keys, deadline_ms=PATIENT_MS) as lease:
+        with client.reserve(namespace, keys[lease.matched:], keys[lease.matched - 1], lease.matched, lease.request,
+                            deadline_ms=PATIENT_MS) as slots:
+            assert lease.matched == 4 and client.status == Status.OK
+            assert (len(slots), slots.outcomes, slots.commit()) == (0, [], 0)
 
 
 def test_shards_lie_apart_and_a_block_is_seen_with_its_last_one(daemon):
@@ -129,6 +146,25 @@ def test_tenants_and_namespaces_do_not_meet(daemon, namespace):
     assert red.lookup(other, chain(2), deadline_ms=PATIENT_MS).matched == 0
     with red.lookup(namespace, chain(2), deadline_ms=PATIENT_MS) as lease:
         assert lease.matched == 2
+
+
+def test_an_engine_may_start_anew_again_and_again(daemon):
+    client = attach(daemon)
+    for epoch in range(600):
+        namespace = kvartal.Namespace(epoch.to_bytes(32, 'little'), 16, BLOCK_BYTES)
+        assert store(client, namespace, chain(1)) == 1, (epoch, client.error)
+        client.close_namespace(namespace)
+    client.close_namespace(namespace)  # it is not open
+    with client.lookup(namespace, chain(1), deadline_ms=PATIENT_MS) as lease:
+        assert lease.matched == 1, 'closed is not deleted'
+
+
+def test_a_lease_outlives_its_namespace(daemon, namespace):
+    client = attach(daemon)
+    store(client, namespace, chain(2))
+    with client.lookup(namespace, chain(2), deadline_ms=PATIENT_MS) as lease:
+        client.close_namespace(namespace)
+        assert lease.load(deadline_ms=PATIENT_MS) == 2 and lease.valid(1)
 
 
 def test_a_worker_reads_what_its_scheduler_leased(daemon, namespace):

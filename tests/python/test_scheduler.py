@@ -25,13 +25,16 @@ class Client:
     """Knows the first `cached` blocks of every chain."""
 
     def __init__(self):
-        self.cached, self.connected, self.lookups, self.leases = 0, True, [], []
+        self.cached, self.connected, self.lookups, self.leases, self.ended = 0, True, [], [], []
         self.group, self.tenant, self.error, self.status = b'g' * 16, 'test/red', '', Status.OK
 
     def lookup(self, namespace, keys, prompt_tokens, deadline_ms):
         self.lookups.append((namespace, keys, prompt_tokens))
         self.leases.append(Lease(min(self.cached, len(keys))))
         return self.leases[-1]
+
+    def close_namespace(self, namespace):
+        self.ended.append(namespace)
 
     def close(self):
         pass
@@ -244,6 +247,7 @@ def test_a_new_epoch_finds_nothing_old_and_stores_nothing_old(side, client):
     assert not side.take_plan().stores
     load(side, client, 'b', cached=0)
     assert client.lookups[0][0] != client.lookups[1][0]
+    assert client.ended == [client.lookups[0][0]], 'what is dead may go first'
 
 
 def test_what_the_hashes_do_not_name_never_reaches_the_daemon(side, client):

@@ -10,12 +10,18 @@ namespace kvartal::sim {
 namespace {
 
 constexpr uint64_t kEventsBetweenFullChecks = 64;
+// A lease lasts kLeaseMs, a fill and a Load that nobody waits for ten seconds; and blocks have to be written, dropped.
+constexpr int64_t kDrainMsMax = kLeaseMs + int64_t{std::max(kFillTicksMax, kLoadTicksFree)} * kTickMs + 10'000;
+constexpr uint32_t kSoundSpeed = 60;  // of devices that are not what a drain waits for
+constexpr size_t kBacklogMax = 32;    // transfers that the disk, which does one after another, has before a drain's
+constexpr uint32_t kDropSlackTicks = 20;
 
 }  // namespace
 
 void Simulation::CheckAfterEvent() {
   if (findings_.any()) return;
   model_.SetRecovering(!node_.recovered());
+  NoteRecovered();
   CheckLedger();
   CheckLeases();
   if (event_ % kEventsBetweenFullChecks == 0) CheckEverything();
@@ -36,6 +42,9 @@ void Simulation::CheckLedger() {
   }
   CheckMemory(stats);
   CheckZeroed(stats);
+  CheckUnreadable(stats);
+  nvme_drops_ = NvmeDropsOf(stats);
+  if (node_.nvme_offline()) model_.NoteOffline(Now());
   if (node_.nvme() != nullptr) {
     // A block that moves has two places, and is charged for one.
     const uint64_t nvme_charged =
@@ -189,23 +198,103 @@ void Simulation::CheckZeroed(const engine::EngineStats& stats) {
     Wrong(absl::StrCat(aged_bytes, " bytes of memory were deleted for their age, ", zeroed_bytes, " were zeroed"));
 }
 
-// Over age, it is not given up before it is zeroed.
+// A read that failed says nothing of what is on the disk: one block is given up after several in a row.
+void Simulation::CheckUnreadable(const engine::EngineStats& stats) {
+  uint64_t given_up = 0;
+  for (const engine::TenantStats& tenant : stats.tenants)
+    given_up += tenant.tiers[TierIndex(TierKind::kNvme)].drop(policy::DropReason::kUnreadable).count;
+  const uint64_t most = stats.nvme_mismatches + stats.nvme_read_errors / kReadErrorsPerBlockMax;
+  if (given_up > most)
+    Wrong(absl::StrCat(given_up, " blocks were given up as unreadable, of which ", most, " at most were"));
+}
+
+// What was counted since the last record went, or since the last look.
+std::optional<policy::DropReason> Simulation::WhyForgotten() {
+  const NvmeDrops before = std::exchange(nvme_drops_, NvmeDropsOf(node_.engine().stats()));
+  for (size_t reason = 0; reason < before.size(); ++reason) {
+    if (nvme_drops_[reason] > before[reason]) return static_cast<policy::DropReason>(reason);
+  }
+  return std::nullopt;
+}
+
+Simulation::NvmeDrops Simulation::NvmeDropsOf(const engine::EngineStats& stats) {
+  NvmeDrops drops{};
+  for (const engine::TenantStats& tenant : stats.tenants) {
+    for (size_t reason = 0; reason < drops.size(); ++reason) {
+      const auto which = static_cast<policy::DropReason>(reason);
+      drops[reason] += tenant.tiers[TierIndex(TierKind::kNvme)].drop(which).count;
+    }
+  }
+  return drops;
+}
+
+// A header of a lost catalog that is too old goes without a record, and its place may be another block's by now.
+bool Simulation::IsAnothersByNow(SlotId slot, uint32_t nonce) {
+  const size_t at = slot.value() * size_t{kSlotAlignBytes} + kNvmeHeaderBytes;
+  const uint32_t there = NonceAt(node_.file()->bytes().data() + at);
+  return catalog_lost_ && there != 0 && there != nonce;
+}
+
+// Over age, it is not given up before it is zeroed. Durable, it goes for a reason that was promised.
 void Simulation::OnCatalogDelete(SlotId slot) {
+  const std::optional<policy::DropReason> reason = WhyForgotten();
+  model_.SetRecovering(!node_.recovered());
+  const std::string why = reason.has_value() ? policy::DropReasonName(*reason) : "for no reason";
   const auto it = model_.durable().find(slot);
-  const bool over_age = it != model_.durable().end() && model_.IsOverAge(it->second, Now());
-  if (over_age && node_.recovered() && !plan_.disk_lies() && !plan_.power_cuts) {
-    coverage_.Note(Situation::kErasedOnDisk);
+  if (it != model_.durable().end() && !IsAnothersByNow(slot, it->second)) {
     const BlockRef& ref = model_.version(it->second).block;
-    const auto disk = node_.file()->bytes().subspan(uint64_t{slot.value()} * kSlotAlignBytes,
-                                                    plan_.layouts[ref.space].SlotBytes() + kNvmeHeaderBytes);
-    if (std::any_of(disk.begin(), disk.end(), [](std::byte byte) { return byte != std::byte{0}; }))
-      Wrong(absl::StrCat(model_.NameOf(ref), " is deleted for its age, and can be read on disk"));
+    const Life& life = model_.life(ref.life);
+    const bool crowds = !node_.recovered() && (!life.id.valid() || MayBeCrowdedOut(life));
+    if (!crowds && !model_.MayBeForgotten(it->second, reason, Now(), latest_date_ms_))
+      Wrong(absl::StrCat(model_.NameOf(ref), " is durable, and its record is deleted (", why, ")"));
+    const bool over_age = model_.IsOverAge(it->second, Now());
+    if (over_age && node_.recovered() && !plan_.disk_lies() && !plan_.power_cuts) CheckZeroed(ref, slot, why);
   }
   model_.Forgotten(slot);
 }
 
+void Simulation::CheckZeroed(const BlockRef& ref, SlotId slot, const std::string& why) {
+  coverage_.Note(Situation::kErasedOnDisk);
+  const auto disk = node_.file()->bytes().subspan(uint64_t{slot.value()} * kSlotAlignBytes,
+                                                  plan_.layouts[ref.space].SlotBytes() + kNvmeHeaderBytes);
+  if (std::any_of(disk.begin(), disk.end(), [](std::byte byte) { return byte != std::byte{0}; }))
+    Wrong(absl::StrCat(model_.NameOf(ref), " is deleted for its age (", why, "), and can be read on disk"));
+}
+
+void Simulation::CheckDrain(Life* life, const engine::TenantStats& stats) {
+  const bool slow = plan_.memory_speed < kSoundSpeed || plan_.disk_speed < kSoundSpeed;
+  // One that came back may be on its way out still.
+  const bool excused = slow || node_.disk_backlog() > kBacklogMax || in_trouble_ || catalog_failed_ ||
+                       plan_.disk_lies() || !node_.recovered() || life->dropping || life->was_removed;
+  for (const TierKind tier : kAllTiers) {
+    const size_t at = TierIndex(tier);
+    const uint64_t limit = life->rules.tier(tier).limit_bytes;
+    const uint64_t charged = stats.tiers[at].charged_bytes;
+    int64_t& since_ms = life->within_ms[at];
+    const bool less = charged < life->charged_bytes[at] ||
+                      stats.tiers[at].blocks < std::exchange(life->blocks[at], stats.tiers[at].blocks);
+    if (charged <= limit || less || excused || !life->in_policy || since_ms < life->ruled_ms) since_ms = Now();
+    if (charged > limit && !excused) coverage_.Note(Situation::kDrainWaits);
+    if (Now() - since_ms <= kDrainMsMax) continue;
+    Wrong(absl::StrCat(life->rules.uid, " has ", charged, " bytes of ", TierName(tier), ", its limit is ", limit,
+                       " for ", Now() - since_ms, " ms"));
+  }
+}
+
+// Whose tenant is dropped is shut out until that ends: not for as long as a device hangs.
+void Simulation::CheckDropGoesOn(Life* life, const engine::TenantStats& stats) {
+  uint64_t left = stats.entries;
+  for (const engine::TenantTierStats& tier : stats.tiers) left += tier.charged_bytes;
+  if (!life->dropping || !node_.recovered() || std::exchange(life->drop_left, left) != left)
+    life->drop_moved_ms = Now();
+  if (Now() - life->drop_moved_ms > int64_t{kDropStuckTicks + kDropSlackTicks} * kTickMs)
+    Wrong(absl::StrCat(life->rules.uid, " is shut out by a drop that does not get on"));
+}
+
 void Simulation::CheckTenant(Life* life, const engine::TenantStats& stats) {
+  CheckDropGoesOn(life, stats);
   CheckNvmeGuarantee(life, stats);
+  CheckDrain(life, stats);
   for (const TierKind tier : kAllTiers) {
     const size_t at = TierIndex(tier);
     const uint64_t charged = stats.tiers[at].charged_bytes;
@@ -229,7 +318,8 @@ void Simulation::CheckTenant(Life* life, const engine::TenantStats& stats) {
   const uint64_t retired = dram.drop(policy::DropReason::kRetired).count;
   const auto& users = life->namespace_users;
   const bool all_open = !users.empty() && std::count(users.begin(), users.end(), 0) == 0;
-  if (retired > life->retired_drops && all_open)
+  const bool were_open = std::exchange(life->all_open, all_open);
+  if (retired > life->retired_drops && all_open && were_open)
     Wrong(absl::StrCat("a block of ", life->rules.uid, " goes as one of a namespace that nobody has open"));
   life->retired_drops = retired;
   if (life->in_policy && stats.entries > life->rules.max_entries && !life->quota_lowered)
@@ -249,6 +339,10 @@ void Simulation::CheckLeases() {
 
 // A lease in place: the same slot, the same bytes, until it is given back.
 void Simulation::CheckHeld(const Held& held, uint32_t space, bool every_byte) {
+  const Life& life = model_.life(held.block.life);
+  const bool rules_are_new = Now() - life.ruled_ms <= 2 * kLeaseMs;
+  if (held.nonce != 0 && !life.scribbles && !rules_are_new && model_.IsOverAge(held.nonce, Now() - 2 * kLeaseMs))
+    return Wrong(absl::StrCat(model_.NameOf(held.block), " is leased though it is older than maxAge, and was renewed"));
   if (!held.hold.in_place) return;
   if (GenerationAt(held.block.life, held.offset) != held.generation)
     return Wrong(absl::StrCat(model_.NameOf(held.block), " was taken away while it is leased"));

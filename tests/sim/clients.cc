@@ -95,6 +95,7 @@ void Simulation::OnReserved(uint32_t index, uint32_t space, const Chain& chain, 
   coverage_.Note(Situation::kGranted, granted);
   coverage_.Note(Situation::kRefused, chain.count - granted - exist);
   if (granted > 0 && !node_.recovered()) coverage_.Note(Situation::kStoredWhileRecovering);
+  if (granted > 0 && node_.nvme_offline()) coverage_.Note(Situation::kStoredWhileOffline);
   Say("  ", model_.life(index).rules.uid, " group ", group.value(), " shard ", shard, ": granted ", granted,
       ", there already ", exist, ", refused ", chain.count - granted - exist,
       reason == policy::Refusal::kNone ? "" : absl::StrCat(" (", policy::RefusalName(reason), ")"));
@@ -115,6 +116,7 @@ void Simulation::OnGranted(const BlockRef& ref, GroupId group, uint32_t shard, i
     return Wrong(absl::StrCat(model_.NameOf(ref), " is given a slot outside the memory of its domain"));
   if (GenerationAt(ref.life, offset) != block.generation)
     return Wrong(absl::StrCat(model_.NameOf(ref), " is given a slot with another generation than it has"));
+  if (node_.nvme_offline()) model_.NoteOffline(Now());
   const uint32_t nonce = model_.Grant(ref, group, shard, offset, block, asked_ms, Now());
   auto* const bytes = const_cast<std::byte*>(BytesAt(ref.life, block.arena_offset));
   WriteStamp({bytes, layout.shard_bytes}, nonce, shard);
@@ -253,8 +255,8 @@ void Simulation::CloseNamespace(uint32_t index, uint32_t space) {
     coverage_.Note(Situation::kNamespaceClosed);
   }
   Say("close ", life.rules.uid, "/s", space);
-  --life.namespace_users[space];
   node_.engine().CloseNamespace(life.ns[space]);
+  --life.namespace_users[space];
 }
 
 }  // namespace kvartal::sim

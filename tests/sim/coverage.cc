@@ -22,12 +22,15 @@ constexpr Row kRows[] = {
     {Situation::kStoredAnewWhileHeld, "stored anew while held", 20},
     {Situation::kPinned, "pinned", 200},
     {Situation::kPinRefused, "pin refused", 20},
+    {Situation::kHinted, "hinted", 200},
     {Situation::kGroupEnded, "group ended with blocks unfinished", 200},
     {Situation::kNamespaceClosed, "namespace closed", 100},
     {Situation::kNamespaceReopened, "namespace reopened", 100},
     {Situation::kRetiredEvicted, "retired block evicted", 20},
     {Situation::kLimitBelowUse, "limit lowered below use", 50},
     {Situation::kDrained, "drained to a lowered limit", 50},
+    {Situation::kDrainWaits, "drain waits", 20},
+    {Situation::kLeaseNotRenewed, "lease not renewed", 50},
     {Situation::kEntryCap, "entry cap", 50},
     {Situation::kIdleExpired, "idle block expired", 1'000},
     {Situation::kAgeExpired, "block erased for its age", 200},
@@ -38,6 +41,7 @@ constexpr Row kRows[] = {
     {Situation::kFillEnded, "overdue fill ended", 20},
     {Situation::kEvictedBesideLease, "evicted beside a lease", 500},
     {Situation::kDropped, "tenant dropped", 200},
+    {Situation::kDropStuck, "drop stuck at a disk", 5},
     {Situation::kTenantRemoved, "tenant removed", 200},
     {Situation::kTenantBack, "removed tenant back", 50},
     {Situation::kTenantAnew, "tenant made anew", 50},
@@ -67,6 +71,8 @@ constexpr Row kRows[] = {
     {Situation::kPinKept, "pin kept over a crash", 20},
     {Situation::kSurvived, "durable block survived", 400},
     {Situation::kStoredWhileRecovering, "stored while recovering", 20},
+    {Situation::kStoredWhileOffline, "stored while its disk is offline", 20},
+    {Situation::kDurableBeside, "durable by an older copy", 20},
 };
 static_assert(std::size(kRows) == kSituations);
 

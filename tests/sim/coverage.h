@@ -22,6 +22,7 @@ enum class Situation : uint8_t {
   kStoredAnewWhileHeld,  // a lost block is being filled again, and loaded by who holds it from before
   kPinned,
   kPinRefused,
+  kHinted,
   kGroupEnded,       // with blocks unfinished
   kNamespaceClosed,  // by the last group that had it open
   kNamespaceReopened,
@@ -29,6 +30,8 @@ enum class Situation : uint8_t {
   // --- policy
   kLimitBelowUse,  // lowered under what is held
   kDrained,        // and drained
+  kDrainWaits,     // or is on its way
+  kLeaseNotRenewed,
   kEntryCap,
   kIdleExpired,
   kAgeExpired,
@@ -39,6 +42,7 @@ enum class Situation : uint8_t {
   kFillEnded,           // a fill that stood in the way of that
   kEvictedBesideLease,  // a tenant lost blocks while it read others in place
   kDropped,
+  kDropStuck,  // by a disk that takes no zeros
   kTenantRemoved,
   kTenantBack,
   kTenantAnew,
@@ -71,8 +75,10 @@ enum class Situation : uint8_t {
   kPinKept,  // by a restart
   kSurvived,
   kStoredWhileRecovering,
+  kStoredWhileOffline,  // on NVMe already, and the disk does not answer
+  kDurableBeside,       // a block stored anew whose older copy on NVMe was kept
 };
-inline constexpr size_t kSituations = 55;
+inline constexpr size_t kSituations = 61;
 
 class Coverage {
  public:

@@ -23,7 +23,7 @@ void Simulation::DoCrash() {
   Say("crash", kind == Node::CrashKind::kKill       ? ""
                : kind == Node::CrashKind::kPowerCut ? ", power cut"
                                                     : ", no catalog");
-  const bool rests_first = random_.Chance(30) && kind == Node::CrashKind::kKill;
+  const bool rests_first = random_.Chance(60) && kind == Node::CrashKind::kKill;
   if (rests_first) {
     PinBeforeCrash();
     ComeToRest();
@@ -31,6 +31,7 @@ void Simulation::DoCrash() {
   if (findings_.any()) return;
   NoteCrash(kind);
   crash_next_ = false;
+  crash_at_ = UINT64_MAX;
   std::vector<Model::DurablePin> pins;
   if (rests_first && !catalog_failed_) pins = model_.DurablePins();
   const int64_t crash_ms = Now();
@@ -43,6 +44,7 @@ void Simulation::DoCrash() {
   node_.Crash(kind, &random_);
   // The last date is lost with the catalog: nothing would tell that the clock was set back.
   if (kind == Node::CrashKind::kLosesCatalog) node_.SkewWall(kSkewMsMax);
+  catalog_lost_ = catalog_lost_ || kind == Node::CrashKind::kLosesCatalog;
   node_.AdvanceMs(static_cast<int64_t>(random_.Below(random_.Chance(80) ? 2'000 : kDownMsMax)));
   latest_date_ms_ = std::max(latest_date_ms_, crash_ms);
   model_.Crash(kind == Node::CrashKind::kPowerCut, kind == Node::CrashKind::kLosesCatalog);
@@ -154,8 +156,10 @@ void Simulation::CheckPins(const std::vector<BlockRef>& pins) {
 void Simulation::Boot() {
   model_.NewBoot();
   model_.SetRecovering(true);
-  catalog_failed_ = false;
+  catalog_failed_ = in_trouble_ = false;
   guarantee_waits_ = {};
+  nvme_drops_ = {};
+  recovery_noted_ = false;
   const std::map<SlotId, uint32_t> durable = model_.durable();
   node_.Boot(RulesInForce());
   tenants_of_boot_ = 0;
@@ -175,7 +179,34 @@ void Simulation::Boot() {
     if (!node_.recovered()) Wrong("recovery never ended");
     if (!findings_.any()) CheckSurvivors(durable);
   }
-  for (const uint32_t index : current_) model_.life(index).quota_lowered = false;
+  // The headers that were to tell of it are not all read.
+  if (!node_.recovered() && catalog_lost_ && random_.Chance(60)) crash_at_ = event_ + random_.Between(1, 100);
+  for (const uint32_t index : current_) {
+    Life& life = model_.life(index);
+    life.quota_lowered = false;
+    life.ruled_ms = Now();
+    life.within_ms.fill(Now());
+  }
+  NoteRecovered();
+}
+
+// A limit that was lowered has no place for all; and headers say what was there once, too: that may have taken the
+// place of what is there still.
+bool Simulation::MayBeCrowdedOut(const Life& life) {
+  const size_t nvme = TierIndex(TierKind::kNvme);
+  const engine::EngineStats stats = node_.engine().stats();
+  uint64_t block_bytes = 0, peak_bytes = 0;
+  for (const ModelLayout& layout : plan_.layouts)
+    block_bytes = std::max<uint64_t>(block_bytes, layout.SlotBytes() + kNvmeHeaderBytes);
+  for (const engine::TenantStats& tenant : stats.tenants) peak_bytes += tenant.tiers[nvme].peak_bytes;
+  const engine::TenantTierStats& own = StatsOf(stats, life.id)->tiers[nvme];
+  return own.peak_bytes + block_bytes > own.limit_bytes || peak_bytes + block_bytes > stats.capacity_bytes[nvme];
+}
+
+// Once a boot. Headers say what was there once, too: which of several copies of a block is found nobody can say before.
+void Simulation::NoteRecovered() {
+  if (!node_.recovered() || std::exchange(recovery_noted_, true)) return;
+  if (std::exchange(catalog_lost_, false)) model_.ForgetPromises();
 }
 
 void Simulation::CheckSurvivors(const std::map<SlotId, uint32_t>& durable) {
@@ -198,14 +229,17 @@ void Simulation::CheckSurvivor(uint32_t nonce) {
   std::vector<engine::BlockPlace> places;
   const std::vector<BlockKey> keys = {KeyOf(ref.number)};
   node_.engine().Lookup(model_.life(ref.life).ns[ref.space], keys, 0, 0, &places);
+  // An older copy, found first, may be over age.
+  const bool may_be_hidden = catalog_lost_ && model_.life(ref.life).shortest_age_ms > 0;
+  if (places.empty() && (may_be_hidden || MayBeCrowdedOut(model_.life(ref.life)))) return;
   if (places.empty()) return Wrong(absl::StrCat(model_.NameOf(ref), " was durable, and is gone after a crash"));
   coverage_.Note(Situation::kSurvived);
   Life::Block& block = model_.at(ref);
   model_.Found(ref, false, Now());
   block.used_ms = block.access_ms = Now();
-  leases_.push_back({ref.life, ref.space, {TakeHold(ref, places[0], places[0].tier == TierKind::kDram, true)}});
+  leases_.push_back({ref.life, ref.space, {TakeHold(ref, places[0], places[0].tier == TierKind::kDram, true)}, Now()});
   // Read it, too: what it says is checked when it comes.
-  durable_read_ = !plan_.disk_lies() && !plan_.power_cuts && !model_.life(ref.life).scribbles;
+  durable_read_ = !plan_.disk_lies() && !plan_.power_cuts && !catalog_lost_ && !model_.life(ref.life).scribbles;
   if (random_.Chance(50)) Load(leases_.back(), 1);
   node_.CompleteAll();
   durable_read_ = false;

@@ -53,12 +53,16 @@ class WatchedCatalog : public tier::NvmeCatalog {
   void PutErasure(const tier::ErasureRecord& record) override {
     if (planted_ != Planted::kLosesTombstones) honest_->PutErasure(record);
   }
+  void PutSalt(const tier::OwnerSalt& salt) override { honest_->PutSalt(salt); }
+  std::vector<tier::OwnerSalt> salts() const override { return honest_->salts(); }
   void EndErasure(uint64_t id) override { honest_->EndErasure(id); }
   std::vector<tier::ErasureRecord> open_erasures() const override { return honest_->open_erasures(); }
   void Load(absl::AnyInvocable<void(std::vector<tier::CatalogRecord>)> batch,
             absl::AnyInvocable<void(absl::Status)> done) override;
   void Flush(absl::AnyInvocable<void(absl::Status)> done) override { honest_->Flush(std::move(done)); }
-  bool was_empty() const override { return honest_->was_empty(); }
+  std::map<tier::OwnerUidHash, int64_t> tombstones() const override { return honest_->tombstones(); }
+  bool incomplete() const override { return honest_->incomplete(); }
+  void MarkComplete() override { honest_->MarkComplete(); }
 
  private:
   tier::NvmeCatalog* const honest_;
@@ -84,6 +88,7 @@ class LyingFile : public device::BlockFile {
   }
   absl::Status Sync() override { return honest_->Sync(); }
   size_t Pending() const override { return honest_->Pending(); }
+  size_t Overdue() const override { return honest_->Overdue(); }
   bool Withdraw(DomainId owner, uint64_t offset) override { return honest_->Withdraw(owner, offset); }
 
  private:

@@ -62,7 +62,7 @@ void Model::Retire(uint32_t index) {
   life.slots.clear();
   life.pins.clear();
   life.dead_below = next_nonce();
-  std::erase_if(durable_, [&](const auto& item) { return versions_[item.second].block.life == index; });
+  ForgetPromises(index);
 }
 
 std::string Model::NameOf(const BlockRef& ref) const {
@@ -106,12 +106,13 @@ uint32_t Model::Grant(const BlockRef& ref, GroupId group, uint32_t shard, uint64
   if (block.leases > 0) findings_.Add(absl::StrCat(NameOf(ref), " is stored anew while it is leased"));
   if (block.reservation != 0) findings_.Add(absl::StrCat(NameOf(ref), " is stored anew while it is being filled"));
   if (life.dropping) findings_.Add(absl::StrCat(NameOf(ref), " is stored while its tenant is being erased"));
-  const bool kept = block.pinned_until_ms > now_ms && block.maybe && !plan_.disk_lies() && boots_ == 1 &&
-                    life.rules.max_age_ms == 0 && !life.quota_lowered;
+  const bool beside_older = recovering_ || offline_ms_ >= asked_ms;
+  const bool kept = !beside_older && block.pinned_until_ms > now_ms && block.maybe && !plan_.disk_lies() &&
+                    boots_ == 1 && life.rules.max_age_ms == 0 && !life.quota_lowered;
   if (kept) findings_.Add(absl::StrCat(NameOf(ref), " is gone though it is pinned"));
   block.maybe = false;
   block.nonce = 0;
-  block.raced_recovery = recovering_;
+  block.beside_older = beside_older;
   block.pinned_until_ms = 0;
   block.reservation = reserved.reservation.value();
   if (life.slots[offset].users > 0)
@@ -153,8 +154,7 @@ void Model::Commit(GroupId group, ReservationId reservation, uint32_t shard, int
 
 bool Model::MayBeEnded(ReservationId reservation, int64_t now_ms) const {
   const auto it = fillings_.find(reservation.value());
-  return it != fillings_.end() && plan_.tenants.size() > 1 &&
-         now_ms - it->second.asked_ms + 2 * kTickMs >= int64_t{kFillTicksMax} * kTickMs;
+  return it != fillings_.end() && now_ms - it->second.asked_ms + 2 * kTickMs >= int64_t{kFillTicksMax} * kTickMs;
 }
 
 size_t Model::CountMayBeEnded(GroupId group, int64_t now_ms) const {
@@ -182,7 +182,7 @@ void Model::EndFilling(uint64_t reservation, Version::Fate fate) {
   Life::Block& block = at(filling.block);
   block.reservation = 0;
   const bool older = block.last_committed >= std::max(1u, lives_[filling.block.life].dead_below);
-  if (fate == Version::Fate::kAborted && block.raced_recovery) block.maybe = older;
+  if (fate == Version::Fate::kAborted && block.beside_older) block.maybe = older;
   --lives_[filling.block.life].slots[filling.offset].users;
   fillings_.erase(reservation);
 }
@@ -209,12 +209,15 @@ void Model::Found(const BlockRef& ref, bool in_place, int64_t now_ms) {
   const Life& life = lives_[ref.life];
   const Life::Block& block = at(ref);
   const auto wrong = [&](const char* what) { findings_.Add(absl::StrCat(NameOf(ref), what)); };
+  // A fill beside an older copy that has had its time: the older one is found again.
+  const ReservationId fill(block.reservation);
+  if (!block.maybe && block.beside_older && MayBeEnded(fill, now_ms)) EndOverdue(fill);
   if (life.dropping) return wrong(" is served while its tenant is being erased");
   if (!life.in_policy) return wrong(" is served though its tenant is gone");
   if (!block.maybe) {
     return wrong(block.reservation != 0 ? " is served before its commit" : " is served though it is not there");
   }
-  const bool known = block.nonce != 0 && !block.raced_recovery;
+  const bool known = block.nonce != 0 && !block.beside_older;
   const int64_t commit_ms = known ? versions_[block.nonce].commit_ms : block.latest_commit_ms;
   if (TooOld(life, commit_ms, now_ms)) return wrong(" is served though it is older than maxAge");
   const auto dram_ttl = static_cast<int64_t>(life.rules.ttl_ms[TierIndex(TierKind::kDram)]);
@@ -232,12 +235,20 @@ bool Model::HasRightTo(const BlockRef& ref, int64_t now_ms) {
   const Life::Block& block = at(ref);
   if (life.dropping || !life.in_policy || !block.maybe || life.rules.max_age_ms > 0) return false;
   if (block.leases > 0) return true;
+  if (MayHaveAged(ref, now_ms)) return false;
+  // On a disk that is offline it is a miss, and a reserve under way may be storing it anew.
+  if (offline_ms_ == now_ms || (offline_ms_ != INT64_MIN && block.uses > 0)) return false;
   const bool held = block.holds > 0 && !plan_.disk_lies() && boots_ == 1;
   const auto longer_ms = [&](TierKind tier) {
     const auto ttl_ms = static_cast<int64_t>(life.rules.ttl_ms[TierIndex(tier)]);
     return ttl_ms == 0 || now_ms - block.used_ms + kTickMs < ttl_ms;
   };
   return held && longer_ms(TierKind::kDram) && longer_ms(TierKind::kNvme);
+}
+
+bool Model::MayHaveAged(const BlockRef& ref, int64_t now_ms) {
+  const uint32_t nonce = at(ref).nonce;
+  return nonce == 0 ? lives_[ref.life].shortest_age_ms > 0 : MayHaveAged(versions_[nonce], now_ms);
 }
 
 bool Model::IsOverAge(uint32_t nonce, int64_t now_ms) const {
@@ -256,7 +267,7 @@ void Model::Read(const BlockRef& ref, uint32_t nonce) {
   if (version.fate != Version::Fate::kCommitted) return wrong(" has bytes that were never committed");
   if (nonce < life.dead_below) return wrong(" is served after its deletion was reported");
   Life::Block& block = at(ref);
-  if (block.nonce != 0 && block.nonce != nonce && !block.raced_recovery)
+  if (block.nonce != 0 && block.nonce != nonce && !block.beside_older)
     return wrong(" has the bytes of an earlier commit");
   block.nonce = nonce;
 }
@@ -304,23 +315,6 @@ void Model::EndUse(const BlockRef& ref, int64_t now_ms) {
   at(ref).access_ms = now_ms;
 }
 
-void Model::Pin(const BlockRef& ref, int64_t until_ms, int64_t now_ms) {
-  Life& life = lives_[ref.life];
-  Life::Block& block = at(ref);
-  block.pinned_until_ms = std::max(block.pinned_until_ms, until_ms);
-  block.ever_pinned_until_ms = std::max(block.ever_pinned_until_ms, until_ms);
-  if (std::find(life.pins.begin(), life.pins.end(), ref) == life.pins.end()) life.pins.push_back(ref);
-  std::erase_if(life.pins, [&](const BlockRef& pin) { return at(pin).pinned_until_ms <= now_ms; });
-  uint64_t pinned_bytes = 0;
-  for (const BlockRef& pin : life.pins) pinned_bytes += plan_.layouts[pin.space].SlotBytes();
-  const uint64_t guarantee_bytes =
-      life.rules.tier(TierKind::kDram).guarantee_bytes + life.rules.tier(TierKind::kNvme).guarantee_bytes;
-  if (pinned_bytes > guarantee_bytes && !life.quota_lowered)
-    findings_.Add(absl::StrCat(life.name, " has pinned more than its guarantee"));
-}
-
-// --- deleting
-
 void Model::StartDrop(uint32_t index) {
   Life& life = lives_[index];
   life.dropping = true;
@@ -331,8 +325,22 @@ void Model::StartDrop(uint32_t index) {
     }
   }
   life.pins.clear();
-  std::erase_if(durable_, [&](const auto& item) { return versions_[item.second].block.life == index; });
+  ForgetPromises(index);
   std::erase_if(awaits_durable_, [&](const auto& item) { return versions_[item.second].block.life == index; });
+}
+
+void Model::MoveOn(uint32_t index, TenantId id) {
+  Life& life = lives_[index];
+  life.id = id;
+  life.slots.clear();
+  life.pins.clear();
+  life.charged_bytes = life.guarantee_bytes = life.entitled_bytes = life.removed_bytes = {};
+  life.leases = life.loads = life.evictions = life.retired_drops = life.short_reserve = 0;
+  life.nvme_refused = life.leased_bytes = 0;
+  life.least_nvme_guarantee = life.rules.tier(TierKind::kNvme).guarantee_bytes;
+  life.ns.clear();
+  life.namespace_users.clear();
+  life.last_request = 0;
 }
 
 void Model::EndDrop(uint32_t index, uint32_t nonces_below, bool reported, int64_t now_ms) {
@@ -345,51 +353,49 @@ void Model::EndDrop(uint32_t index, uint32_t nonces_below, bool reported, int64_
 // --- what survives
 
 // What the guarantee of NVMe covers is kept there, and outlives a crash; the rest is kept in DRAM.
-bool Model::PinsAreOnNvme(const Life& life) const {
-  uint64_t bytes = 0;
-  for (const BlockRef& pin : life.pins) bytes += plan_.layouts[pin.space].SlotBytes() + kNvmeHeaderBytes;
-  return bytes <= life.least_nvme_guarantee;
-}
-
-bool Model::HasPins(int64_t now_ms) {
-  for (Life& life : lives_) {
-    for (const BlockRef& pin : life.pins) {
-      if (at(pin).pinned_until_ms > now_ms) return true;
-    }
-  }
-  return false;
-}
-
-std::vector<Model::DurablePin> Model::DurablePins() {
-  std::vector<DurablePin> pins;
-  if (plan_.disk_lies() || plan_.planted != Planted::kNothing) return pins;
-  for (const auto& [slot, nonce] : durable_) {
-    const BlockRef ref = versions_[nonce].block;
-    const Life& life = lives_[ref.life];
-    const bool may_end = life.quota_lowered || life.was_removed || life.dropping || !life.in_policy ||
-                         life.rules.max_entries != policy::kNoLimit || !PinsAreOnNvme(life) ||
-                         versions_[nonce].commit_ms <= life.dropped_ms + 2 * kTickMs;  // a tombstone may cover it
-    if (may_end || life.spaces.empty()) continue;
-    const Life::Block& block = at(ref);
-    if (block.nonce == nonce && block.maybe) pins.push_back({ref, nonce, block.pinned_until_ms});
-  }
-  return pins;
-}
-
-bool Model::MustBeKept(const DurablePin& pin, int64_t now_ms, int64_t latest_ms) const {
-  return pin.until_ms > now_ms + 3 * kTickMs && !MayHaveAged(versions_[pin.nonce], std::max(now_ms, latest_ms));
-}
-
 void Model::Durable(ReservationId reservation, SlotId slot) {
   const auto it = awaits_durable_.find(reservation.value());
   if (it == awaits_durable_.end()) return;
-  durable_[slot] = it->second;
+  const BlockRef& ref = versions_[it->second].block;
+  // What is there may be the older one, and then it is as durable as it was.
+  if (!lives_[ref.life].spaces.empty() && !at(ref).beside_older) durable_[slot] = it->second;
   awaits_durable_.erase(it);
+}
+
+std::optional<BlockRef> Model::EndAwaitDurable(ReservationId reservation) {
+  const auto node = awaits_durable_.extract(reservation.value());
+  if (node.empty()) return std::nullopt;
+  return versions_[node.mapped()].block;
 }
 
 void Model::Forgotten(SlotId slot) {
   durable_.erase(slot);
   durable_synced_.erase(slot);
+}
+
+void Model::ForgetPromises(uint32_t index) {
+  std::erase_if(durable_, [&](const auto& item) { return versions_[item.second].block.life == index; });
+}
+
+bool Model::MayBeForgotten(uint32_t nonce, std::optional<policy::DropReason> reason, int64_t now_ms,
+                           int64_t latest_ms) {
+  const Version& version = versions_[nonce];
+  const Life& life = lives_[version.block.life];
+  // Recovery refused it; or it has another place by now.
+  if (!reason.has_value()) return !recovering_ || !MustHaveSurvived(nonce, now_ms, latest_ms);
+  switch (*reason) {
+    case policy::DropReason::kIdle: {
+      const auto ttl_ms = static_cast<int64_t>(life.rules.ttl_ms[TierIndex(TierKind::kNvme)]);
+      return ttl_ms > 0 && now_ms - version.commit_ms + 3 * kTickMs >= ttl_ms;
+    }
+    case policy::DropReason::kMaxAge:
+      return MayHaveAged(version, std::max(now_ms, latest_ms));
+    case policy::DropReason::kRemoved:
+      // What was committed in the tick of a drop is taken for older than it.
+      return version.commit_ms <= life.dropped_ms + 2 * kTickMs || life.dropping || life.was_removed || !life.in_policy;
+    default:
+      return true;  // space; and what could not be read is counted
+  }
 }
 
 void Model::Crash(bool power_cut, bool loses_catalog) {
@@ -404,26 +410,18 @@ void Model::Crash(bool power_cut, bool loses_catalog) {
     const Life& life = lives_[versions_[item.second].block.life];
     return !life.in_policy || life.was_removed;
   });
-  // The headers of the disk say what was there once, not what is there still.
-  if (loses_catalog) durable_.clear();
+  // The headers of the disk say so, unless they are damaged.
+  if (loses_catalog && (plan_.disk_lies() || plan_.power_cuts)) durable_.clear();
   durable_synced_.clear();
   awaits_durable_.clear();
   for (const auto& [reservation, filling] : fillings_) versions_[filling.nonce].fate = Version::Fate::kAborted;
   fillings_.clear();
   ended_.clear();
   held_blocks_ = 0;
-  for (Life& life : lives_) {
-    life.dropping = life.was_removed = false;
-    life.slots.clear();
-    life.pins.clear();
-    life.charged_bytes = life.guarantee_bytes = life.entitled_bytes = life.removed_bytes = {};
-    life.leases = life.loads = life.evictions = life.retired_drops = life.short_reserve = 0;
-    life.nvme_refused = life.leased_bytes = 0;
-    life.least_nvme_guarantee = life.rules.tier(TierKind::kNvme).guarantee_bytes;
-    life.ns.clear();
-    life.namespace_users.clear();
-    life.last_request = 0;
-    life.id = TenantId::None();
+  for (uint32_t index = 0; index < life_count(); ++index) {
+    Life& life = lives_[index];
+    life.dropping = life.was_removed = life.all_open = false;
+    MoveOn(index, TenantId::None());
     // Tombstones were in it.
     if (loses_catalog) life.dead_below = 0;
     for (auto& space : life.spaces) {
@@ -431,7 +429,7 @@ void Model::Crash(bool power_cut, bool loses_catalog) {
         block.nonce = block.leases = block.holds = block.uses = 0;
         block.reservation = 0;
         block.pinned_until_ms = 0;
-        block.raced_recovery = false;
+        block.beside_older = false;
         block.maybe = plan_.nvme_bytes > 0 && block.last_committed >= std::max(1u, life.dead_below);
       }
     }
@@ -444,7 +442,7 @@ bool Model::MustHaveSurvived(uint32_t nonce, int64_t now_ms, int64_t latest_ms) 
   const policy::TenantRules& rules = life.rules;
   // Records that ought to be gone take room from others.
   if (plan_.planted == Planted::kLosesDeletes) return false;
-  if (!life.in_policy || life.quota_lowered || rules.max_entries != policy::kNoLimit) return false;
+  if (!life.in_policy || rules.max_entries != policy::kNoLimit) return false;
   // What was committed in the tick of a drop is taken for older than it.
   if (version.commit_ms <= life.dropped_ms + 2 * kTickMs) return false;
   // A clock that was set back may have it committed in the future.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "daemon/block/block_key.h"
 #include "daemon/engine/cache_engine.h"
+#include "daemon/policy/drop_reason.h"
 #include "daemon/policy/policy_table.h"
 #include "tests/sim/plan.h"
 
@@ -50,7 +52,7 @@ struct Life {
     int64_t latest_commit_ms = 0;  // of all of them: a clock that was set back dates a newer one before an older one
     bool maybe = false;            // it may be found: committed, and neither stored anew nor deleted since
     uint64_t reservation = 0;      // by which it is being filled
-    bool raced_recovery = false;   // stored anew while records were still coming in: an older one may win
+    bool beside_older = false;     // stored anew while NVMe might have an older one: either may be found
     int64_t used_ms = 0;           // when it was last used for sure
     int64_t access_ms = 0;         // and when at the latest
     int64_t pinned_until_ms = 0;
@@ -75,6 +77,8 @@ struct Life {
   bool quota_lowered = false;  // in this boot
   bool was_removed = false;    // in this boot
   int64_t removed_ms = 0;
+  uint64_t drop_left = 0;        // by a drop, at the last look
+  int64_t drop_moved_ms = 0;     // when it was more before
   uint64_t shortest_age_ms = 0;  // of every maxAge it ever had; 0: none
   uint32_t dead_below = 0;       // nonces below were erased, and that was reported
   int64_t dropped_ms = 0;
@@ -94,6 +98,10 @@ struct Life {
   uint64_t short_reserve = 0;  // waited then for memory that is guaranteed, and for nothing else; 0: none
   uint64_t nvme_refused = 0, leased_bytes = 0;  // by then, too
   uint64_t least_nvme_guarantee = 0;            // it had in this boot
+  bool all_open = false;                        // then, too: no namespace was retired
+  std::array<uint64_t, kTierCount> blocks{};    // then, too
+  int64_t ruled_ms = 0;                         // when its rules last changed
+  std::array<int64_t, kTierCount> within_ms{};  // when it was last within its limit, came nearer, or may not
   // Of this boot.
   TenantId id;
   std::vector<NamespaceId> ns;            // by space; None: never opened
@@ -137,7 +145,9 @@ class Model {
   // The nonce of the bytes to write.
   uint32_t Grant(const BlockRef& ref, GroupId group, uint32_t shard, uint64_t offset,
                  const engine::ReservedBlock& block, int64_t asked_ms, int64_t now_ms);
-  // Another tenant may be owed its memory: such a fill is ended when its time is up.
+  // What lies on NVMe is a miss now, and is kept.
+  void NoteOffline(int64_t now_ms) { offline_ms_ = now_ms; }
+  // Its memory may have to become free: such a fill is ended when its time is up.
   bool MayBeEnded(ReservationId reservation, int64_t now_ms) const;
   size_t CountMayBeEnded(GroupId group, int64_t now_ms) const;
   // It was.
@@ -152,6 +162,8 @@ class Model {
   void Found(const BlockRef& ref, bool in_place, int64_t now_ms);
   // It was not found, and nothing but space that another tenant is owed allows that.
   bool HasRightTo(const BlockRef& ref, int64_t now_ms);
+  // It may have been deleted for its age, though the present rules let it be as old.
+  bool MayHaveAged(const BlockRef& ref, int64_t now_ms);
   // By its age nobody may have it any more.
   bool IsOverAge(uint32_t nonce, int64_t now_ms) const;
   // Its bytes say `nonce`.
@@ -166,11 +178,20 @@ class Model {
 
   // --- deleting
   void StartDrop(uint32_t life);
+  // The engine knows the tenant as another now, who has nothing.
+  void MoveOn(uint32_t life, TenantId id);
   void EndDrop(uint32_t life, uint32_t nonces_below, bool reported, int64_t now_ms);
 
   // --- what survives
   void Durable(ReservationId reservation, SlotId slot);
+  // It is durable by an older record. Which block it is; nullopt: nobody waits to hear of it.
+  std::optional<BlockRef> EndAwaitDurable(ReservationId reservation);
   void Forgotten(SlotId slot);
+  // Of all that was durable; of that life.
+  void ForgetPromises() { durable_.clear(); }
+  void ForgetPromises(uint32_t life);
+  // May a block that is durable lose its record? `reason`: what the engine says; nullopt: it counted none.
+  bool MayBeForgotten(uint32_t nonce, std::optional<policy::DropReason> reason, int64_t now_ms, int64_t latest_ms);
   void Synced() { durable_synced_ = durable_; }
   void Crash(bool power_cut, bool loses_catalog);
   const std::map<SlotId, uint32_t>& durable() const { return durable_; }
@@ -185,9 +206,12 @@ class Model {
   bool MustBeKept(const DurablePin& pin, int64_t now_ms, int64_t latest_ms) const;
   // Any in force.
   bool HasPins(int64_t now_ms);
-  // It was promised to be there after the crash, whatever the engine did since.
+  // It was promised to be there after the crash, whatever the engine did since, if there is room for it.
   bool MustHaveSurvived(uint32_t nonce, int64_t now_ms, int64_t latest_ms);
-  void NewBoot() { ++boots_; }
+  void NewBoot() {
+    ++boots_;
+    offline_ms_ = INT64_MIN;
+  }
   void SetRecovering(bool recovering) { recovering_ = recovering; }
   // It was committed or aborted already.
   bool HasEnded(ReservationId reservation) const { return ended_.contains(reservation.value()); }
@@ -215,6 +239,7 @@ class Model {
   uint64_t held_blocks_ = 0;
   uint64_t boots_ = 0;
   bool recovering_ = false;
+  int64_t offline_ms_ = INT64_MIN;  // when it last was, in this boot
 };
 
 }  // namespace kvartal::sim

@@ -2,6 +2,7 @@
 """Bugs planted in the source of the engine, one at a time: the simulator has to find every one.
 
 usage: mutations.py [NAME ...]     all of them, or those whose names begin so
+       mutations.py --list         builds nothing: only looks whether every one still has a place in the source
 Builds in build-mutations/, a copy of the tree. Prints a line a bug: how many events it took. Exits 1 when one was not
 found, or when the source it changes is no longer there.
 """
@@ -54,7 +55,8 @@ MUTATIONS = {
     'takes-the-commit-of-another-group': [
         (ENGINE + 'store_path.cc', '  if (filling.group != group) return CommitOutcome::kNotYours;\n', '')],
     'answers-a-group-that-ended': [
-        (ENGINE + 'store_path.cc', 'return waiter->group() != group;', 'return waiter->group() != group || true;')],
+        (ENGINE + 'store_path.cc', 'return waiter.group() == group; });',
+         'return waiter.group() == group && false; });')],
     'skips-the-limit': [
         (POLICY + 'quota_ledger.cc',
          '  if (bytes > Room(account.limit_bytes, account.charged_bytes)) return {Charge(), Refusal::kTenantLimit};\n',
@@ -111,8 +113,32 @@ MUTATIONS = {
         (ENGINE + 'compaction.cc', 'if (!nvme.StartLeaving(slot_bytes)) return', 'if (slot_bytes > 0) return'),
         (ENGINE + 'space_takeover.cc', '(scattered && claim != Claim::kGuarantee)', 'scattered')],
     'leases-past-the-cap': [
-        (ENGINE + 'residency.cc', 'tenant.leased_bytes + more_bytes > cap_bytes;',
-         'tenant.leased_bytes + more_bytes > cap_bytes + kGiB;')],
+        (ENGINE + 'residency.cc', 'tenant.kept_bytes + more_bytes > LeaseCapBytes(tenant);',
+         'tenant.kept_bytes + more_bytes > LeaseCapBytes(tenant) + kGiB;')],
+    'renews-for-ever': [
+        (ENGINE + 'space_takeover.cc', 'if (!somebody_takes && !drains && tenant.rules.max_age_ms == 0) return true;',
+         'if (!somebody_takes && !leaves) return true;')],
+    'loads-what-is-over-age': [
+        (ENGINE + 'load_operation.cc', 'return tenant_.rules.max_age_ms > 0 && path_',
+         'return tenant_.rules.max_age_ms > UINT64_MAX - 1 && path_'),
+        (ENGINE + 'space_takeover.cc',
+         '  if (tenant.rules.max_age_ms > 0 && state_.OverAge(hold.entry, state_.NowTick())) return false;\n', '')],
+    'drains-around-what-is-leased': [
+        (ENGINE + 'space.cc',
+         '    if (EmptyExtent(tenant, DropReason::kOverLimit, policy::Claim::kGuarantee, &rounds) != Step::kRetry) '
+         'break;\n',
+         '    if (GiveBackEmpty(tenant) > 0) continue;\n'
+         '    const EntryId victim = Victim(tenant, TierKind::kDram, kNoRequest);\n'
+         '    if (!victim.valid()) break;\n'
+         '    residency_.DropCopy(victim, TierKind::kDram, DropReason::kOverLimit);\n'
+         '    --rounds;\n')],
+    'holds-past-a-lowered-limit': [
+        (ENGINE + 'space.cc', 'tenant.stuck_on_nvme = !victim.valid();', 'tenant.stuck_on_nvme = false;')],
+    'gives-away-what-is-pinned': [
+        (ENGINE + 'space_takeover.cc', '    if (entry.pinned_in(TierKind::kDram)) continue;\n', '')],
+    'forgets-a-namespace-that-has-blocks': [
+        (ENGINE + 'namespaces.cc', 'if (!space.tenant.valid() || space.users > 0 || space.entries > 0) return;',
+         'if (!space.tenant.valid() || space.users > 0) return;')],
     'forgets-pins-at-a-restart': [
         (ENGINE + 'pins.cc', 'state_.timers.Schedule(id, entry.times_unrecorded ? state_.NowTick() : until);',
          'entry.times_unrecorded = false;\n  state_.timers.Schedule(id, until);')],
@@ -123,14 +149,14 @@ MUTATIONS = {
     'answers-with-an-ended-fill': [
         (ENGINE + 'store_path.cc', '    TakeBackEnded();\n', '')],
     'mixes-up-tenants': [
-        (ENGINE + 'engine_state.cc', 'const auto key = std::make_pair(tenant_id.value(), digest);',
+        (ENGINE + 'namespaces.cc', 'const auto key = std::make_pair(tenant_id.value(), digest);',
          'const auto key = std::make_pair(uint32_t{0}, digest);')],
     'reuses-a-slot-without-a-new-generation': [
         (TIER + 'dram_tier.cc',
          'does not count.\n  domain.arena->generations()[slot.value()].fetch_add(1,',
          'does not count.\n  domain.arena->generations()[slot.value()].fetch_add(0,')],
     'skips-the-checksum': [
-        (TIER + 'nvme_transfer.cc', 'if (checksum != found->payload_xxh3) {', 'if (checksum == 0) {')],
+        (TIER + 'nvme_transfer.cc', 'if (checksum == found.payload_xxh3) return', 'if (checksum != 0) return')],
     'skips-the-identity': [
         (TIER + 'nvme_transfer.cc', '  if (differs != nullptr)\n', '  if (differs != nullptr && false)\n'),
         (TIER + 'nvme_transfer.cc', 'if (header.generation != 0 && found', 'if (header.generation == 1 && found')],
@@ -140,10 +166,27 @@ MUTATIONS = {
     'forgets-a-child': [
         (INDEX + 'prefix_index.cc', '  KV_CHECK(parent.children > 0);\n  --parent.children;\n}', '  (void)parent;\n}')],
     'loads-a-block-being-filled': [
-        (ENGINE + 'load_operation.cc', 'if (entry.state != BlockState::kCommitted) {',
-         'if (!entry.resident(TierKind::kDram) && !entry.resident(TierKind::kNvme)) {')],
+        (ENGINE + 'load_operation.cc', 'if (entry.state != BlockState::kCommitted || entry.erasing) return true;',
+         'if (!entry.resident(TierKind::kDram) && !entry.resident(TierKind::kNvme)) return true;')],
+    'gives-up-what-was-stored-anew-before-its-record-came': [
+        (ENGINE + 'recovery.cc', 'if (id.valid() && state_.index.at(id).resident(TierKind::kNvme)) return false;',
+         'if (id.valid() && state_.index.at(id).state != BlockState::kGone) return false;')],
+    'gives-up-what-is-stored-anew-on-a-disk-that-is-offline': [
+        (ENGINE + 'store_path.cc',
+         'const bool kept = entry.resident(TierKind::kNvme) && !state_.Expired(id, TierKind::kNvme, now_tick);',
+         'const bool kept = false;')],
+    'loses-the-kept-copy-with-an-aborted-fill': [
+        (ENGINE + 'residency.cc',
+         '  if (entry.resident(TierKind::kNvme)) {\n    entry.state = BlockState::kCommitted;\n',
+         '  if (entry.resident(TierKind::kNvme)) {\n    entry.state = BlockState::kCommitted;\n'
+         '    JoinOrders(id);\n    return DropCopy(id, TierKind::kNvme, policy::DropReason::kIdle);\n')],
+    'shuts-a-tenant-out-while-a-disk-hangs': [
+        (ENGINE + 'removal.cc', 'if (stuck) StandAside(*tenant);', 'if (stuck && false) StandAside(*tenant);')],
+    'gives-up-a-block-that-a-device-failed-to-read': [
+        (ENGINE + 'movement.cc',
+         'absl::IsDataLoss(status) || entry.read_errors == kReadErrorsPerBlockMax;', '!status.ok();')],
     'keeps-quiet-about-a-lost-block': [
-        (ENGINE + 'load_operation.cc', 'result.read_failed = position == lost_;', 'result.read_failed = false;')],
+        (ENGINE + 'load_operation.cc', 'result.read_failed = position == lost_ ||', 'result.read_failed =')],
 }
 
 
@@ -221,7 +264,22 @@ def mutate(name):
                 file.write(text)
 
 
+def places_missing():
+    """Changes whose text is not in the source exactly once."""
+    missing = []
+    for name, changes in MUTATIONS.items():
+        for path, before, _ in changes:
+            with open(os.path.join(ROOT, path), encoding='utf-8') as file:
+                count = file.read().count(before)
+            if count != 1:
+                missing.append(f'{name}: {path} has "{before.strip()[:60]}" {count} times: adapt the list')
+    return missing
+
+
 def main():
+    if sys.argv[1:] == ['--list']:
+        missing = places_missing()
+        sys.exit('\n'.join(missing) if missing else print('\n'.join(MUTATIONS)))
     wanted = [name for name in MUTATIONS if len(sys.argv) == 1 or any(name.startswith(a) for a in sys.argv[1:])]
     if not wanted:
         sys.exit('no such bug; there are: ' + ' '.join(MUTATIONS))

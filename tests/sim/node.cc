@@ -121,6 +121,13 @@ void Node::CompleteAll() {
   } while (ran > 0);
 }
 
+bool Node::MayBeFound(const NamespaceDigest& digest, const BlockKey& key) const {
+  if (!catalog_disk_->complete) return true;
+  return std::any_of(catalog_disk_->records.begin(), catalog_disk_->records.end(), [&](const auto& record) {
+    return record.second.identity.digest == digest && record.second.identity.key == key;
+  });
+}
+
 void Node::SyncCatalog() { synced_records_ = catalog_disk_->records; }
 
 }  // namespace kvartal::sim

@@ -59,6 +59,10 @@ class Node {
   tier::NvmeTier* nvme() { return nvme_.get(); }
   testing::FakeBlockFile* file() { return file_.get(); }
   testing::FakeCatalog* catalog() { return catalog_.get(); }
+  size_t disk_backlog() const { return disk_queue_->queued(); }
+  bool nvme_offline() const { return nvme_ != nullptr && nvme_->device_state() == tier::DeviceState::kOffline; }
+  // By the next life: the catalog's folder has a record of that block, whoever's it is, or sends it to the headers.
+  bool MayBeFound(const NamespaceDigest& digest, const BlockKey& key) const;
   WatchedCatalog* watched_catalog() { return watched_catalog_.get(); }
 
  private:

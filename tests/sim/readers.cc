@@ -34,7 +34,7 @@ void Simulation::Lookup(uint32_t index, uint32_t space, const Chain& chain) {
   if (places.size() != result.matched || result.matched > chain.count)
     return Wrong("a lookup found what was not asked");
   coverage_.Note(Situation::kFound, result.matched);
-  Lease lease{index, space, {}};
+  Lease lease{index, space, {}, Now()};
   bool in_place = true;
   const uint64_t every_byte_of = random_.Below(chain.count);
   for (uint32_t i = 0; i < result.matched; ++i) {
@@ -47,6 +47,7 @@ void Simulation::Lookup(uint32_t index, uint32_t space, const Chain& chain) {
     // One request uses a block once, however often it asks.
     if (request == 0) block.used_ms = Now();
   }
+  if (node_.nvme_offline()) model_.NoteOffline(Now());
   if (result.matched < chain.count) {
     const BlockRef missed{index, space, chain.first + result.matched};
     if (model_.HasRightTo(missed, Now()) && !IsOwed(missed))
@@ -63,7 +64,9 @@ bool Simulation::IsOwed(const BlockRef& ref) {
       if (!(held.block == ref)) continue;
       const engine::Hold in_place{held.hold.entry, true};
       // Or so is that of somebody else: no lease is new then.
-      const bool capped = node_.engine().stats().guarantee_waits[TierIndex(TierKind::kDram)];
+      const engine::EngineStats stats = node_.engine().stats();
+      const engine::TenantTierStats& dram = StatsOf(stats, model_.life(ref.life).id)->tiers[TierIndex(TierKind::kDram)];
+      const bool capped = stats.guarantee_waits[TierIndex(TierKind::kDram)] || dram.charged_bytes > dram.limit_bytes;
       return capped || !node_.engine().MayRenew({&in_place, 1});
     }
   }
@@ -126,7 +129,9 @@ void Simulation::OnLoaded(uint32_t index, uint32_t space, const std::vector<Held
   const bool short_of = result.places.size() < asked.size();
   if (short_of && result.reason == policy::Refusal::kNone && !result.read_failed)
     Wrong("a load brought less than was asked, and no reason");
-  if (result.read_failed && (durable_read_ || !ReadsMayFail(index))) Wrong("a block was lost though the disk is sound");
+  const bool may_be_lost = result.read_failed && (model_.MayHaveAged(asked[result.places.size()].block, Now()) ||
+                                                  (!durable_read_ && ReadsMayFail(index)));
+  if (result.read_failed && !may_be_lost) Wrong("a block was lost though the disk is sound");
   coverage_.Note(Situation::kLoaded, result.places.size());
   if (result.read_failed) {
     coverage_.Note(Situation::kLostInRead);
@@ -139,10 +144,13 @@ void Simulation::OnLoaded(uint32_t index, uint32_t space, const std::vector<Held
   // Its sessions ended meanwhile: nobody is there to read it.
   const bool nobody = life.dropping || !life.in_policy || life.namespace_users[space] == 0;
   if (nobody) return node_.engine().Release(holds);
-  Lease lease{index, space, {}};
+  Lease lease{index, space, {}, Now()};
   for (size_t i = 0; i < result.places.size(); ++i) {
     if (result.places[i].entry != asked[i].hold.entry) return Wrong("a load answers about another block");
     lease.blocks.push_back(TakeHold(asked[i].block, result.places[i], true, true));
+    if (findings_.any()) return;
+    if (!life.scribbles && model_.IsOverAge(lease.blocks.back().nonce, Now()))
+      return Wrong(absl::StrCat(model_.NameOf(asked[i].block), " is loaded though it is older than maxAge"));
   }
   if (lease.blocks.empty()) return;
   leases_.push_back(std::move(lease));
@@ -193,6 +201,22 @@ void Simulation::ReleaseLease(size_t at, size_t count) {
   node_.engine().Release(holds);
 }
 
+void Simulation::RenewLeases() {
+  for (size_t at = 0; at < leases_.size() && !findings_.any();) {
+    Lease& lease = leases_[at];
+    std::vector<engine::Hold> holds;
+    for (const Held& held : lease.blocks) holds.push_back(held.hold);
+    if (node_.engine().MayRenew(holds)) lease.renewed_ms = Now();
+    if (Now() - lease.renewed_ms < kLeaseMs) {
+      ++at;
+      continue;
+    }
+    Say("a lease from ", model_.NameOf(lease.blocks.front().block), " is renewed no more");
+    coverage_.Note(Situation::kLeaseNotRenewed);
+    ReleaseLease(at, lease.blocks.size());
+  }
+}
+
 void Simulation::DoPin() {
   if (leases_.empty()) return;
   const Lease& lease = random_.Pick(leases_);
@@ -200,6 +224,20 @@ void Simulation::DoPin() {
   if (!life.in_policy || life.dropping) return;
   const size_t count = random_.Between(1, std::min<size_t>(lease.blocks.size(), 8));
   Pin(lease, count, static_cast<int64_t>(random_.Below(30'000)));
+}
+
+void Simulation::DoHint() {
+  if (leases_.empty()) return;
+  const Lease& lease = random_.Pick(leases_);
+  const bool waits = random_.Chance(50);
+  std::vector<engine::Hold> holds;
+  for (const Held& held : lease.blocks) {
+    holds.push_back(held.hold);
+    if (waits) model_.at(held.block).access_ms = Now();
+  }
+  Say("hint: ", holds.size(), " from ", model_.NameOf(lease.blocks.front().block), waits ? " wait" : " have ended");
+  node_.engine().Hint(holds, waits ? policy::SessionHint::kWaiting : policy::SessionHint::kEnded);
+  coverage_.Note(Situation::kHinted);
 }
 
 // Its end is said by the wall clock, and kept by the dates of blocks.

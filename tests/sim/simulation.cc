@@ -47,7 +47,7 @@ bool Simulation::Run(uint64_t events, volatile uint64_t* progress) {
 }
 
 EventKind Simulation::DrawEvent() {
-  if (crash_next_) return EventKind::kCrash;
+  if (crash_next_ || event_ >= crash_at_) return EventKind::kCrash;
   uint64_t draw = random_.Below(weights_total_);
   for (size_t kind = 0; kind < kEventKinds; ++kind) {
     if (draw < plan_.weights[kind]) return static_cast<EventKind>(kind);
@@ -71,7 +71,7 @@ void Simulation::Step() {
     case EventKind::kRelease:
       return DoRelease();
     case EventKind::kPin:
-      return DoPin();
+      return random_.Chance(80) ? DoPin() : DoHint();
     case EventKind::kHostile:
       return DoHostile();
     case EventKind::kGroupEnd:
@@ -121,10 +121,10 @@ bool Simulation::OpenNamespace(Life* life, uint32_t space) {
     Wrong("a namespace of " + life->name + " cannot be opened");
     return false;
   }
-  if (life->ns[space].valid()) {
-    if (life->ns[space] != *ns) Wrong("a namespace of " + life->name + " is opened again as another");
-    if (life->namespace_users[space] == 0) coverage_.Note(Situation::kNamespaceReopened);
-  }
+  const bool is_open = life->namespace_users[space] > 0;
+  if (is_open && life->ns[space] != *ns) Wrong("a namespace of " + life->name + " is opened again as another");
+  // Its number may be another's meanwhile.
+  if (!is_open && life->ns[space].valid()) coverage_.Note(Situation::kNamespaceReopened);
   life->ns[space] = *ns;
   ++life->namespace_users[space];
   return true;
@@ -177,10 +177,16 @@ bool Simulation::ReadsMayFail(uint32_t life) {
 }
 
 void Simulation::OnDurable(GroupId, ReservationId reservation) {
-  const auto slot = node_.watched_catalog()->recorded();
-  if (!slot.has_value()) return Wrong("a block is called durable before its record is written");
   coverage_.Note(Situation::kDurable);
-  model_.Durable(reservation, *slot);
+  const auto slot = node_.watched_catalog()->recorded();
+  if (slot.has_value()) return model_.Durable(reservation, *slot);
+  // Stored anew beside a copy that is durable already.
+  const std::optional<BlockRef> ref = model_.EndAwaitDurable(reservation);
+  if (!ref.has_value()) return;
+  NamespaceDigest digest;
+  digest.bytes.fill(static_cast<uint8_t>(ref->space + 1));
+  if (!node_.MayBeFound(digest, KeyOf(ref->number))) Wrong("a block is called durable before its record is written");
+  coverage_.Note(Situation::kDurableBeside);
 }
 
 // Of a drop that a client asked for, its answer tells more.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ namespace kvartal::sim {
 
 inline constexpr uint32_t kNoParent = UINT32_MAX;  // of a chain that is reserved without one
 inline constexpr int64_t kSkewMsMax = 60'000;      // of the wall clock
+inline constexpr int64_t kLeaseMs = 2'000;         // of clients
 
 // nullptr: the engine knows nobody by that number.
 inline const engine::TenantStats* StatsOf(const engine::EngineStats& stats, TenantId id) {
@@ -55,6 +57,7 @@ class Simulation : private engine::EngineObserver {
     uint32_t life = 0;
     uint32_t space = 0;
     std::vector<Held> blocks;
+    int64_t renewed_ms = 0;
   };
   struct Unfinished {
     uint32_t life = 0;
@@ -106,7 +109,10 @@ class Simulation : private engine::EngineObserver {
   void StoreLost();
   void DoRelease();
   void ReleaseLease(size_t at, size_t count);
+  // As its client's library does, for ever: a lease ends by itself only where the engine renews it no more.
+  void RenewLeases();
   void DoPin();
+  void DoHint();
   void Pin(const Lease& lease, size_t count, int64_t for_ms);
   void DoGroupEnd();
   void EndGroup(uint32_t life, size_t at);
@@ -124,6 +130,7 @@ class Simulation : private engine::EngineObserver {
   void ChangeRules(uint32_t life, const policy::TenantRules& rules);
   void DoTenantLife();
   void DoDrop();
+  bool MovesOn(uint32_t life);
   void OnDropped(uint32_t life, uint32_t nonces_below, const absl::StatusOr<uint64_t>& bytes);
   void DoTrouble();
   void EndTrouble();
@@ -136,6 +143,8 @@ class Simulation : private engine::EngineObserver {
   void Boot();
   void CheckSurvivors(const std::map<SlotId, uint32_t>& durable);
   void CheckSurvivor(uint32_t nonce);
+  bool MayBeCrowdedOut(const Life& life);
+  void NoteRecovered();
   void DoSettle();
   // In words; empty when everything is at rest.
   std::string UnderWay();
@@ -150,6 +159,9 @@ class Simulation : private engine::EngineObserver {
   void ForgetGone(const engine::EngineStats& stats);
   void CheckMemory(const engine::EngineStats& stats);
   void CheckTenant(Life* life, const engine::TenantStats& stats);
+  // Above a lowered limit nothing lasts longer than what is in use may.
+  void CheckDrain(Life* life, const engine::TenantStats& stats);
+  void CheckDropGoesOn(Life* life, const engine::TenantStats& stats);
   uint64_t NvmeBytesMissed() const;
   void CheckNvmeGuarantee(Life* life, const engine::TenantStats& stats);
   void CheckLeaseCap(const Life& life, const engine::TenantStats& stats);
@@ -160,6 +172,13 @@ class Simulation : private engine::EngineObserver {
   void CheckZeroed(const engine::EngineStats& stats);
   // Its record is about to go.
   void OnCatalogDelete(SlotId slot);
+  bool IsAnothersByNow(SlotId slot, uint32_t nonce);
+  void CheckZeroed(const BlockRef& ref, SlotId slot, const std::string& why);
+  void CheckUnreadable(const engine::EngineStats& stats);
+  // Copies on NVMe that were given up in this boot, by reason.
+  using NvmeDrops = std::array<uint64_t, policy::kDropReasonCount>;
+  static NvmeDrops NvmeDropsOf(const engine::EngineStats& stats);
+  std::optional<policy::DropReason> WhyForgotten();
   void CheckLeases();
   void CheckHeld(const Held& held, uint32_t space, bool every_byte);
   void CheckEverything();
@@ -212,11 +231,16 @@ class Simulation : private engine::EngineObserver {
   bool was_recovering_ = false;  // at the last look at the ledger
   bool tick_late_ = false;       // the next one comes more than a tick after the last
   bool crash_next_ = false;
+  uint64_t crash_at_ = UINT64_MAX;                  // at that event at the latest
   int64_t looked_ms_ = 0;                           // when it was
   std::array<bool, kTierCount> guarantee_waits_{};  // at the last look
+  NvmeDrops nvme_drops_{};                          // then, or when a record went since
   bool durable_read_ = false;                       // what is read now was durable on a sound disk
   int64_t latest_date_ms_ = 0;                      // at any crash so far
+  bool catalog_lost_ = false;                       // at a crash, and no recovery has come to its end since
+  bool recovery_noted_ = false;                     // in this boot
   bool catalog_failed_ = false;                     // it was told to, in this boot
+  bool in_trouble_ = false;                         // devices are held
 };
 
 }  // namespace kvartal::sim

@@ -30,6 +30,7 @@ void Simulation::Tick() {
   node_.engine().Tick();
   if (node_.engine().behind()) node_.engine().CatchUp();
   CheckLedger();
+  RenewLeases();
   tick_late_ = false;
   node_.CompleteSome(&random_);
 }
@@ -60,6 +61,7 @@ void Simulation::ChangeRules(uint32_t index, const policy::TenantRules& rules) {
   life.quota_lowered |= rules.max_entries < before.max_entries;
   CheckLedger();  // what is charged up to here is held against the old limits
   model_.SetRules(index, rules);
+  life.ruled_ms = Now();
   Say("policy of ", rules.uid, ": dram ", rules.tier(TierKind::kDram).limit_bytes / 1024, " KiB, nvme ",
       rules.tier(TierKind::kNvme).limit_bytes / 1024, " KiB, ttl ", rules.ttl_ms[TierIndex(TierKind::kDram)], "/",
       rules.ttl_ms[TierIndex(TierKind::kNvme)], " ms, max age ", rules.max_age_ms, " ms");
@@ -107,6 +109,7 @@ void Simulation::DoTenantLife() {
   if (!anew && model_.life(current).id.valid() && id != model_.life(current).id) Wrong("a tenant came back as another");
   Life& back = model_.life(current);
   back.id = id;
+  back.ruled_ms = Now();
   const engine::EngineStats stats = node_.engine().stats();
   for (const TierKind tier : kAllTiers) {
     back.charged_bytes[TierIndex(tier)] = StatsOf(stats, id)->tiers[TierIndex(tier)].charged_bytes;
@@ -143,11 +146,28 @@ void Simulation::DoDrop() {
                             });
 }
 
+// The disk kept a drop from its end: the tenant has another number now, and nothing.
+bool Simulation::MovesOn(uint32_t index) {
+  Life& life = model_.life(index);
+  const TenantId id = node_.engine().FindTenant(life.name);
+  if (!life.in_policy || id == life.id) return false;
+  for (size_t space = 0; space < life.ns.size(); ++space) {
+    for (; life.namespace_users[space] > 0; --life.namespace_users[space])
+      node_.engine().CloseNamespace(life.ns[space]);
+  }
+  ++tenants_of_boot_;
+  model_.MoveOn(index, id);
+  coverage_.Note(Situation::kDropStuck);
+  return true;
+}
+
 void Simulation::OnDropped(uint32_t index, uint32_t nonces_below, const absl::StatusOr<uint64_t>& bytes) {
   Say("  ", model_.life(index).rules.uid, bytes.ok() ? " is erased" : " could not be erased");
   // It came back while it was being erased already.
   const bool twice = absl::IsAlreadyExists(bytes.status()) && model_.life(index).was_removed;
-  if (!bytes.ok() && !twice && !plan_.disk_lies() && !catalog_failed_) Wrong("a drop failed though nothing is wrong");
+  const bool apart = !bytes.ok() && MovesOn(index);
+  if (!bytes.ok() && !twice && !apart && !plan_.disk_lies() && !catalog_failed_)
+    Wrong("a drop failed though nothing is wrong");
   if (bytes.ok() && (last_receipt_.tenant != model_.life(index).name || last_receipt_.bytes() != *bytes ||
                      last_receipt_.unerased_blocks > 0))
     Wrong("the receipt of a drop tells something else");
@@ -163,6 +183,7 @@ void Simulation::DoTrouble() {
   switch (random_.Below(7)) {
     case 0:
       Say("memory is held");
+      in_trouble_ = true;
       return node_.memory().Hold();
     case 1:
       if (plan_.populate_failures_percent == 0) return;
@@ -170,10 +191,16 @@ void Simulation::DoTrouble() {
       return node_.memory().FailNextPopulates(static_cast<int>(random_.Between(1, 3)));
     case 2:
       if (node_.file() == nullptr) return;
+      in_trouble_ = true;
+      if (random_.Chance(50)) {
+        Say("the disk hangs");
+        return node_.file()->SetOverdue(1);
+      }
       Say("the disk is held");
       return node_.file()->Hold();
     case 3:
       if (node_.catalog() == nullptr) return;
+      in_trouble_ = true;
       if (random_.Chance(50)) {
         Say("the catalog is held");
         return node_.catalog()->Hold();
@@ -199,9 +226,11 @@ void Simulation::DoTrouble() {
 }
 
 void Simulation::EndTrouble() {
+  in_trouble_ = false;
   node_.memory().Release();
   if (node_.file() == nullptr) return;
   node_.file()->Release();
+  node_.file()->SetOverdue(0);
   node_.file()->FailLost();
   node_.catalog()->Release();
   node_.catalog()->FailWrites(absl::OkStatus());

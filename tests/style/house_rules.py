@@ -25,7 +25,8 @@ MAY_INCLUDE = {
     'control': {'engine', 'policy', 'crds/', 'base'},
     'engine': {'policy', 'index', 'tier', 'block', 'base'},
     'policy': {'crds/', 'block', 'base'},
-    'tier': {'device', 'block', 'base'},
+    'tier': {'device', 'cipher', 'block', 'base'},
+    'cipher': {'base'},
     'index': {'block', 'base'},
     'device': {'kernels/', 'base'},
     'telemetry': {'base'},
@@ -57,7 +58,7 @@ LIBRARY_HOMES = {
     'yaml-cpp/': ('crds/', 'daemon/config/', 'tools/', 'tests/'),
     'CLI/': ('daemon/process/', 'operator/process/', 'tools/'),
     'cpprest/': ('operator/kube/',),
-    'openssl/': ('daemon/token/', 'operator/', 'tests/'),
+    'openssl/': ('daemon/token/', 'daemon/cipher/', 'operator/', 'tests/'),
     'pplx/': ('operator/kube/',),
     'absl/synchronization/': (),
 }

@@ -18,9 +18,12 @@ struct FakeCatalog::State : public std::enable_shared_from_this<FakeCatalog::Sta
 
   Executor* executor = nullptr;
   std::shared_ptr<CatalogDisk> disk;
-  bool was_empty = true;
+  bool incomplete = true;
+  std::map<tier::OwnerUidHash, int64_t> tombstones;  // at the open
+  std::map<uint64_t, tier::ErasureRecord> erasures;  // as they are to be
   int64_t kept_time_ms = 0;
   std::vector<tier::ErasureRecord> open_erasures;
+  std::vector<tier::OwnerSalt> salts;
   bool loaded = false;
   std::deque<Operation> operations;
   size_t puts_under_way = 0;
@@ -81,12 +84,13 @@ FakeCatalog::FakeCatalog(Executor* executor) : FakeCatalog(executor, std::make_s
 
 FakeCatalog::FakeCatalog(Executor* executor, std::shared_ptr<CatalogDisk> disk) : state_(std::make_shared<State>()) {
   state_->executor = executor;
-  state_->was_empty = !disk->exists;
+  state_->incomplete = !disk->complete;
+  state_->tombstones = disk->tombstones;
+  state_->erasures = disk->erasures;
   state_->kept_time_ms = disk->kept_time_ms;
   for (const auto& [id, erasure] : disk->erasures) state_->open_erasures.push_back(erasure);
+  for (const auto& [owner, salt] : disk->salts) state_->salts.push_back(salt);
   state_->disk = std::move(disk);
-  state_->Change([](CatalogDisk& opened) { opened.exists = true; });
-  state_->NoteSync();
 }
 
 FakeCatalog::~FakeCatalog() = default;
@@ -153,6 +157,8 @@ void FakeCatalog::PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms
       state.Change([owner, before_wall_ms](CatalogDisk& disk) {
         int64_t& before = disk.tombstones[owner];
         before = std::max(before, before_wall_ms);
+        const auto salt = disk.salts.find(owner);
+        if (salt != disk.salts.end() && salt->second.made_wall_ms < before_wall_ms) disk.salts.erase(salt);
       });
     }
     state.NoteSync();
@@ -160,14 +166,24 @@ void FakeCatalog::PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms
   });
 }
 
+void FakeCatalog::PutSalt(const tier::OwnerSalt& salt) {
+  state_->Enqueue([salt](State& state) {
+    if (state.write_status.ok()) state.Change([salt](CatalogDisk& disk) { disk.salts[salt.owner] = salt; });
+  });
+}
+
+std::vector<tier::OwnerSalt> FakeCatalog::salts() const { return state_->salts; }
+
 void FakeCatalog::PutErasure(const tier::ErasureRecord& record) {
   state_->Enqueue([record](State& state) {
+    state.erasures[record.id] = record;
     if (state.write_status.ok()) state.Change([record](CatalogDisk& disk) { disk.erasures[record.id] = record; });
   });
 }
 
 void FakeCatalog::EndErasure(uint64_t id) {
   state_->Enqueue([id](State& state) {
+    state.erasures.erase(id);
     if (state.write_status.ok()) state.Change([id](CatalogDisk& disk) { disk.erasures.erase(id); });
   });
 }
@@ -200,8 +216,22 @@ void FakeCatalog::Flush(absl::AnyInvocable<void(absl::Status)> done) {
   });
 }
 
-bool FakeCatalog::was_empty() const { return state_->was_empty; }
-void FakeCatalog::FailWrites(absl::Status status) { state_->write_status = std::move(status); }
+bool FakeCatalog::incomplete() const { return state_->incomplete; }
+void FakeCatalog::MarkComplete() {
+  // Said by a value, not by the code: g++ 12 takes an empty lambda in there for uninitialized.
+  state_->Enqueue([complete = true](State& state) {
+    if (state.write_status.ok()) state.Change([complete](CatalogDisk& disk) { disk.complete = complete; });
+    state.NoteSync();
+  });
+}
+
+std::map<OwnerUidHash, int64_t> FakeCatalog::tombstones() const { return state_->tombstones; }
+
+void FakeCatalog::FailWrites(absl::Status status) {
+  if (status.ok() && !state_->write_status.ok())
+    state_->Change([erasures = state_->erasures](CatalogDisk& disk) { disk.erasures = erasures; });
+  state_->write_status = std::move(status);
+}
 void FakeCatalog::FailNextLoad(absl::Status status) { state_->load_status = std::move(status); }
 void FakeCatalog::SetQueueMax(size_t count) { state_->queue_max = count == 0 ? kCatalogQueueMax : count; }
 void FakeCatalog::Hold() { state_->held = true; }

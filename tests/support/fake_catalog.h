@@ -20,9 +20,10 @@ struct CatalogDisk {
   std::map<uint32_t, tier::BlockHeader> records;  // by SlotId
   std::map<tier::OwnerUidHash, int64_t> tombstones;
   std::map<uint64_t, tier::ErasureRecord> erasures;  // by id
+  std::map<tier::OwnerUidHash, tier::OwnerSalt> salts;
   int64_t kept_time_ms = 0;
   void KeepTime(int64_t wall_ms) { kept_time_ms = std::max(kept_time_ms, wall_ms); }
-  bool exists = false;              // false: the next catalog says was_empty()
+  bool complete = false;            // false: the next catalog says incomplete()
   CrashJournal* journal = nullptr;  // hears of every change and sync; outlives the disk
 };
 
@@ -45,16 +46,20 @@ class FakeCatalog : public tier::NvmeCatalog {
   void Delete(SlotId slot) override;
   void PutTombstone(const tier::OwnerUidHash& owner, int64_t before_wall_ms,
                     absl::AnyInvocable<void(absl::Status)> done) override;
+  void PutSalt(const tier::OwnerSalt& salt) override;
+  std::vector<tier::OwnerSalt> salts() const override;
   void PutErasure(const tier::ErasureRecord& record) override;
   void EndErasure(uint64_t id) override;
   std::vector<tier::ErasureRecord> open_erasures() const override;
   void Load(absl::AnyInvocable<void(std::vector<tier::CatalogRecord>)> batch,
             absl::AnyInvocable<void(absl::Status)> done) override;
   void Flush(absl::AnyInvocable<void(absl::Status)> done) override;
-  bool was_empty() const override;
+  std::map<tier::OwnerUidHash, int64_t> tombstones() const override;
+  bool incomplete() const override;
+  void MarkComplete() override;
 
   // While set, Put, PutErasure and PutTombstone end with `status` and change nothing (a full disk). OkStatus() ends
-  // that.
+  // that: erasures are as they would be, the rest is not written.
   void FailWrites(absl::Status status);
   // The next Load hands out its first batch, then ends with `status`.
   void FailNextLoad(absl::Status status);

@@ -22,8 +22,8 @@ absl::Status IoError() { return absl::UnavailableError("the disk was told to fai
 // nothing, for who looks at it all the same.)
 void MoveNothing(BlockIo* io, absl::Status told) {
   const bool write = io->op == BlockIo::Op::kWrite;
-  io->on_disk_thread = [write, hook = std::move(io->on_disk_thread), told = std::move(told)]() mutable {
-    if (write && hook != nullptr) KV_RETURN_IF_ERROR(hook());
+  io->on_disk_thread = [write, hook = std::move(io->on_disk_thread), told = std::move(told)](BlockIo& moved) mutable {
+    if (write && hook != nullptr) KV_RETURN_IF_ERROR(hook(moved));
     return told;
   };
 }
@@ -54,22 +54,25 @@ std::byte* ByteAt(const BlockIo& io, uint64_t at) {
 
 void FlipInBuffer(BlockIo* io, uint64_t bit) {
   std::byte* const byte = ByteAt(*io, bit / 8);
-  io->on_disk_thread = [byte, bit, hook = std::move(io->on_disk_thread)]() mutable {
+  io->on_disk_thread = [byte, bit, hook = std::move(io->on_disk_thread)](BlockIo& read) mutable {
     *byte ^= std::byte{1} << (bit % 8);
-    return hook == nullptr ? absl::OkStatus() : hook();
+    return hook == nullptr ? absl::OkStatus() : hook(read);
   };
 }
 
 // The bytes of a write belong to who lent them: a copy is made, after the hook has had its say.
 void FlipOnDisk(BlockIo* io, uint64_t bit) {
   const auto copy = std::make_shared<Mapping>(*Mapping::Anonymous(io->bytes()));
-  const std::vector<iovec> parts(io->parts, io->parts + io->part_count);
-  io->on_disk_thread = [copy, parts, bit, hook = std::move(io->on_disk_thread)]() mutable {
-    if (hook != nullptr) KV_RETURN_IF_ERROR(hook());
+  BlockIo meant;
+  meant.op = io->op;
+  std::copy(io->parts, io->parts + io->part_count, meant.parts);
+  meant.part_count = io->part_count;
+  io->on_disk_thread = [copy, meant = std::move(meant), bit, hook = std::move(io->on_disk_thread)](BlockIo&) mutable {
+    if (hook != nullptr) KV_RETURN_IF_ERROR(hook(meant));
     uint64_t at = 0;
-    for (const iovec& part : parts) {
-      std::memcpy(copy->data() + at, part.iov_base, part.iov_len);
-      at += part.iov_len;
+    for (int i = 0; i < meant.part_count; ++i) {
+      std::memcpy(copy->data() + at, meant.parts[i].iov_base, meant.parts[i].iov_len);
+      at += meant.parts[i].iov_len;
     }
     copy->data()[bit / 8] ^= std::byte{1} << (bit % 8);
     return absl::OkStatus();

@@ -34,6 +34,8 @@ std::string VerbOf(const ScriptedServer::Request& request) {
   if (request.has_detach()) return "detach";
   if (request.has_grant_ack()) return "grant_ack";
   if (request.has_pin()) return "pin";
+  if (request.has_close_namespace()) return "close_namespace";
+  if (request.has_hint()) return "hint";
   return "none";
 }
 
@@ -252,9 +254,8 @@ void ScriptedServer::Handle(int fd, const Request& request) {
   Fill(request, &answer);
   const Fate fate = script_ ? script_(request, &answer) : Fate::kSend;
   if (fate == Fate::kDie) return Drop(fd);
-  const bool ahead = request.has_load() && request.request_id() == 0;
-  const bool silent = ahead || request.has_detach() || request.has_release() || request.has_grant_ack();
-  if (silent || fate == Fate::kDrop) return;
+  const bool has_answer = request.request_id() != 0;
+  if (!has_answer || fate == Fate::kDrop) return;
   if (fate == Fate::kHold) {
     held_.emplace_back(fd, answer.SerializeAsString());
     return;

@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <cerrno>
@@ -40,14 +41,20 @@ absl::Status Probe(const std::string& socket) {
                                                     ": the admin socket is for the daemon's own user alone (mode "
                                                     "0600); run kvartalctl as root or as that user"));
   }
+  struct stat info{};
+  if (error == ECONNREFUSED && ::stat(socket.c_str(), &info) == 0 && !S_ISSOCK(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(socket, " is not a socket; kvartald's admin socket is admin.sock in its runDir"));
+  }
   if (error == EPROTOTYPE) {
     return absl::InvalidArgumentError(
         absl::StrCat(socket, " is the socket for pods; the admin socket is the one named admin.sock beside it"));
   }
-  return absl::NotFoundError(
+  const std::string message =
       absl::StrCat("no daemon answers on ", socket, " (", std::strerror(error),
                    "): start one with `kvartald --config FILE`, or name its admin socket with --socket or "
-                   "$KVARTAL_ADMIN_SOCKET"));
+                   "$KVARTAL_ADMIN_SOCKET");
+  return error == ENOENT ? absl::NotFoundError(message) : absl::UnavailableError(message);
 }
 
 }  // namespace

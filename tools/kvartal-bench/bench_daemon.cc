@@ -120,6 +120,11 @@ absl::StatusOr<std::unique_ptr<BenchDaemon>> BenchDaemon::Start(const Common& co
 absl::Status BenchDaemon::WriteConfiguration(const DaemonSetup& setup) {
   std::error_code error;
   std::filesystem::create_directories(folder() + "/policies", error);
+  if (setup.encrypted) {
+    const std::string keys = folder() + "/nvme.keys";
+    KV_RETURN_IF_ERROR(WriteFile(keys, KeyText()));
+    std::filesystem::permissions(keys, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write, error);
+  }
   KV_RETURN_IF_ERROR(WriteFile(folder() + "/policies/tenants.yaml", ManifestText(setup)));
   return WriteFile(folder() + "/kvartal.yaml", ConfigurationText(setup, folder()));
 }

@@ -102,8 +102,11 @@ struct NvmeOptions {
   int io_threads = 8;
   std::string io = "auto";   // auto | uring | pool: how the daemon does its I/O
   uint64_t restore_gib = 0;  // instead: restored through both stages, all rounds together
+  bool encrypted = false;    // instead: blocks that are encrypted beside blocks that are not
 };
 absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options);
+// A daemon whose tenant has its blocks encrypted beside one whose tenant has not.
+absl::StatusOr<Report> RunNvmeEncrypted(const Common& common, const NvmeOptions& options);
 // From NVMe through the cache into memory of the client's own, against the slower of both stages.
 absl::StatusOr<Report> RunRestore(const Common& common, const NvmeOptions& options);
 

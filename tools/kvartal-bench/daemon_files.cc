@@ -11,6 +11,7 @@ std::string ConfigurationText(const DaemonSetup& setup, const std::string& folde
   if (setup.nvme_bytes != 0) {
     absl::StrAppend(&text, "nvme:\n- {path: ", folder, "/nvme.dat, size: ", setup.nvme_bytes, ", io: ", setup.nvme_io,
                     ", ioThreads: ", setup.nvme_threads, "}\n");
+    if (setup.encrypted) absl::StrAppend(&text, "nvmeKeyFile: ", folder, "/nvme.keys\n");
   }
   bool first = true;
   for (const TenantSetup& tenant : setup.tenants) {
@@ -21,6 +22,8 @@ std::string ConfigurationText(const DaemonSetup& setup, const std::string& folde
   }
   return text;
 }
+
+std::string KeyText() { return absl::StrCat("1 ", std::string(64, 'b'), "\n"); }
 
 std::string ManifestText(const DaemonSetup& setup) {
   if (!setup.manifests.empty()) return setup.manifests;
@@ -36,6 +39,7 @@ std::string ManifestText(const DaemonSetup& setup) {
                     "\n  pools:\n  - poolRef: node\n", "    perNode: {dram: {limit: ", dram, "}");
     if (nvme != 0) absl::StrAppend(&text, ", nvme: {limit: ", nvme, "}");
     absl::StrAppend(&text, "}\n  ttl: {dramSeconds: 0, nvmeSeconds: 0}\n");
+    if (setup.encrypted) absl::StrAppend(&text, "  encryption: {nvme: Required}\n");
     if (tenant.entries_max) absl::StrAppend(&text, "  index: {maxEntries: ", *tenant.entries_max, "}\n");
   }
   return text;

@@ -25,6 +25,7 @@ struct DaemonSetup {
   uint64_t nvme_bytes = 0;  // 0: no NVMe tier
   int nvme_threads = 8;
   std::string nvme_io = "auto";
+  bool encrypted = false;  // blocks of all tenants on NVMe, under the key of KeyText
   std::string eviction = "lru";
   uint32_t lease_ms = kLeaseMsDefault;
   std::vector<TenantSetup> tenants;
@@ -33,6 +34,8 @@ struct DaemonSetup {
 
 // The YAML that kvartald reads; everything lies in `folder`.
 std::string ConfigurationText(const DaemonSetup& setup, const std::string& folder);
+// Of `encrypted`: a key that protects nothing.
+std::string KeyText();
 // One YAML stream of TenantKVPolicy manifests.
 std::string ManifestText(const DaemonSetup& setup);
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "daemon/config/node_config.h"
+#include "tools/command_line/words.h"
 #include "tools/kvartal-bench/benches.h"
 #include "tools/kvartal-bench/demo_client.h"
 #include "tools/kvartal-bench/interrupt.h"
@@ -12,6 +14,8 @@
 
 namespace kvartal::bench {
 namespace {
+
+constexpr int kExitUsage = 2;
 
 // "inf" or a number of blocks; 0 stands for no limit.
 bool ParseCapacity(const std::string& text, uint64_t* blocks) {
@@ -22,6 +26,25 @@ bool ParseCapacity(const std::string& text, uint64_t* blocks) {
   // "-5" would be read as a number near 2^64.
   return text.find_first_not_of("0123456789") == std::string::npos && CLI::detail::lexical_cast(text, *blocks) &&
          *blocks != 0;
+}
+
+int AskedWrongly(const std::string& what) {
+  std::fprintf(stderr, "kvartal-bench: %s\n", what.c_str());
+  return kExitUsage;
+}
+
+CLI::Validator Eviction() {
+  return command_line::OneOf({config::kEvictionNames.begin(), config::kEvictionNames.end()});
+}
+
+// What LoadTrace finds.
+CLI::Validator TraceName() {
+  return CLI::Validator(
+      [](const std::string& given) {
+        if (given == "conversation" || given == "synthetic" || CLI::ExistingFile(given).empty()) return std::string();
+        return "'" + given + "' is no trace: conversation, synthetic or a file of JSON lines";
+      },
+      "");
 }
 
 // The command line: owns every option struct, and runs the subcommand that was named.
@@ -48,14 +71,18 @@ class CommandLine {
     AddFleet();
     AddDemo();
     AddInner();
+    app_.allow_extras();  // and told below, in words
   }
 
   int Run(int argc, char** argv) {
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-      return app_.exit(error) == 0 ? 0 : 2;
+      const std::string unknown = command_line::UnknownCommand(app_);
+      if (!unknown.empty()) return AskedWrongly(unknown);
+      return app_.exit(error) == 0 ? 0 : kExitUsage;
     }
+    if (const std::string strange = command_line::StrangeWord(app_); !strange.empty()) return AskedWrongly(strange);
     const absl::StatusOr<Report> report = run_();
     if (!report.ok()) {
       std::fprintf(stderr, "kvartal-bench: %s\n", std::string(report.status().message()).c_str());
@@ -79,7 +106,9 @@ class CommandLine {
   void AddReplay() {
     CLI::App* const sub = Subcommand("replay", "a real trace through one client; every loaded byte is verified",
                                      [this] { return RunReplay(common_, replay_); });
-    sub->add_option("--trace", replay_.trace, "conversation | synthetic | path")->capture_default_str();
+    sub->add_option("--trace", replay_.trace, "conversation | synthetic | path")
+        ->check(TraceName())
+        ->capture_default_str();
     sub->add_option_function<std::string>(
         "--capacity-blocks",
         [this](const std::string& text) {
@@ -87,7 +116,9 @@ class CommandLine {
             throw CLI::ValidationError("--capacity-blocks", "'" + text + "' is not allowed: 1 or more blocks, or inf");
         },
         "blocks the tenant may hold, or inf");
-    sub->add_option("--eviction", replay_.eviction, "eviction order of the daemon")->capture_default_str();
+    sub->add_option("--eviction", replay_.eviction, "eviction order of the daemon: lru | lhd")
+        ->check(Eviction())
+        ->capture_default_str();
     sub->add_option("--clock", replay_.clock,
                     "wall: a real daemon, as fast as it goes; trace: the engine alone, without bytes, at the times of "
                     "the trace [trace for all eviction orders but lru]")
@@ -129,7 +160,7 @@ class CommandLine {
         ->check(CLI::Range(1, 10'000'000))
         ->capture_default_str();
     engine->add_option("--rounds", engine_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
-    engine->add_option("--eviction", engine_.eviction)->capture_default_str();
+    engine->add_option("--eviction", engine_.eviction)->check(Eviction())->capture_default_str();
     CLI::App* const fp8 = Subcommand("fp8", "the FP8 codec on one core against memcpy, and what it costs in accuracy",
                                      [this] { return RunFp8(fp8_); });
     fp8->add_option("--channels", fp8_.channels, "of a head")
@@ -143,13 +174,15 @@ class CommandLine {
     CLI::App* const neighbour =
         Subcommand("neighbour", "four tenants beside a scanner, on the clock of a trace; or two at one disk",
                    [this] { return at_disk_ ? RunBandwidth(common_, bandwidth_) : RunNeighbour(neighbour_); });
-    neighbour->add_option("--trace", neighbour_.trace, "conversation | synthetic | path")->capture_default_str();
+    neighbour->add_option("--trace", neighbour_.trace, "conversation | synthetic | path")
+        ->check(TraceName())
+        ->capture_default_str();
     neighbour->add_option("--capacity-blocks", neighbour_.capacity_blocks, "of the node [20,000; idle: 10,000]");
     neighbour->add_option("--block-kib", neighbour_.block_kib)->check(CLI::Range(4, 32768))->capture_default_str();
     neighbour->add_option("--scans", neighbour_.scans, "prompts of the scanner a request")
         ->check(CLI::Range(0, 100))
         ->capture_default_str();
-    neighbour->add_option("--eviction", neighbour_.eviction)->capture_default_str();
+    neighbour->add_option("--eviction", neighbour_.eviction)->check(Eviction())->capture_default_str();
     neighbour->add_option("--requests", neighbour_.requests, "only the first N of the trace (0: all)");
     neighbour->add_flag("--idle", neighbour_.idle, "two of the four and the scanner idle: what the others may use");
     neighbour->add_flag("--bandwidth", at_disk_,
@@ -181,6 +214,7 @@ class CommandLine {
 
   void AddDisk() {
     CLI::App* const nvme = Subcommand("nvme", "write-through and loads of the NVMe tier against fio", [this] {
+      if (nvme_.encrypted) return RunNvmeEncrypted(common_, nvme_);
       return nvme_.restore_gib > 0 ? RunRestore(common_, nvme_) : RunNvme(common_, nvme_);
     });
     nvme->add_option("--block-kib", nvme_.block_kib, "sizes, separated by commas")
@@ -190,6 +224,7 @@ class CommandLine {
     nvme->add_option("--restore-gib", nvme_.restore_gib,
                      "instead: so much into memory of the client's own, against the slower stage")
         ->check(CLI::Range(1, 64));
+    nvme->add_flag("--encrypted", nvme_.encrypted, "instead: blocks that are encrypted against blocks that are not");
     nvme->add_option("--round-mib", nvme_.round_mib, "stored or loaded a round")->capture_default_str();
     nvme->add_option("--rounds", nvme_.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
     nvme->add_option("--io-threads", nvme_.io_threads, "transfers at the disk at once: the daemon's, and fio's depth")
@@ -252,7 +287,7 @@ class CommandLine {
   void AddDemo() {
     CLI::App* const demo = Subcommand("demo", "three tenants, three processes, three uids, one real trace",
                                       [this] { return RunDemo(common_, demo_); });
-    demo->add_option("--trace", demo_.trace)->capture_default_str();
+    demo->add_option("--trace", demo_.trace)->check(TraceName())->capture_default_str();
     demo->add_option("--requests", demo_.requests, "only the first N requests (0: all)");
     demo->add_option("--block-kib", demo_.block_kib)->check(CLI::Range(4, 1024))->capture_default_str();
   }

@@ -33,21 +33,22 @@ constexpr int64_t kDurableTimeoutMs = 60'000;
 // One block size: a daemon whose data file was written through before, and a sibling of the same size for fio's writes.
 class NvmeRun {
  public:
-  NvmeRun(const Common& common, const NvmeOptions& options, std::string fio_engine, uint64_t block_kib)
+  enum class Blocks : uint8_t { kPlain, kEncrypted };
+  // `fio_engine` "": nothing of it is measured.
+  NvmeRun(const Common& common, const NvmeOptions& options, std::string fio_engine, uint64_t block_kib,
+          Blocks blocks = Blocks::kPlain)
       : common_(common),
         options_(options),
         fio_engine_(std::move(fio_engine)),
+        encrypted_(blocks == Blocks::kEncrypted),
         block_bytes_(block_kib * kKiB),
         blocks_a_round_(std::max<uint64_t>(1, options.round_mib * kMiB / block_bytes_)),
         file_bytes_(RoundUp(StoredRounds() * options.round_mib * kMiB * 5 / 4 + 512 * kMiB, kSegmentMaxBytes)) {}
 
   absl::Status Start() {
-    DaemonSetup setup = OneTenant(RoundUp(options_.round_mib * kMiB * 3 / 2, kExtentAlignBytes), file_bytes_);
-    setup.nvme_threads = options_.io_threads;
-    setup.nvme_io = options_.io;
-    KV_ASSIGN_OR_RETURN(daemon_, BenchDaemon::Prepare(common_, setup));
+    KV_ASSIGN_OR_RETURN(daemon_, BenchDaemon::Prepare(common_, Setup(options_.round_mib * kMiB * 3 / 2)));
     KV_RETURN_IF_ERROR(Prewrite(daemon_->nvme_file(), file_bytes_));
-    KV_RETURN_IF_ERROR(Prewrite(SiblingFile(), file_bytes_));
+    if (!fio_engine_.empty()) KV_RETURN_IF_ERROR(Prewrite(SiblingFile(), file_bytes_));
     KV_RETURN_IF_ERROR(daemon_->Launch());
     KV_RETURN_IF_ERROR(Attach());
     KV_ASSIGN_OR_RETURN(stream_, StreamCeiling::Create(options_.round_mib * kMiB));
@@ -61,10 +62,7 @@ class NvmeRun {
     while (stored_rounds_ < StoredRounds()) KV_RETURN_IF_ERROR(StoreRound().status());
     client_.reset();
     KV_RETURN_IF_ERROR(daemon_->Stop());
-    DaemonSetup setup = OneTenant(RoundUp(options_.round_mib * kMiB / 2, kExtentAlignBytes), file_bytes_);
-    setup.nvme_threads = options_.io_threads;
-    setup.nvme_io = options_.io;
-    KV_RETURN_IF_ERROR(daemon_->Launch(setup));
+    KV_RETURN_IF_ERROR(daemon_->Launch(Setup(options_.round_mib * kMiB / 2)));
     KV_RETURN_IF_ERROR(daemon_->WaitRecovered());
     KV_RETURN_IF_ERROR(Attach());
     KV_ASSIGN_OR_RETURN(const admin::v1::StatusReply status, daemon_->admin().GetStatus());
@@ -135,6 +133,14 @@ class NvmeRun {
     return std::max<uint64_t>(options_.rounds + kWarmUpRounds, 2 * (options_.rounds + 1));
   }
 
+  DaemonSetup Setup(uint64_t dram_bytes) const {
+    DaemonSetup setup = OneTenant(RoundUp(dram_bytes, kExtentAlignBytes), file_bytes_);
+    setup.nvme_threads = options_.io_threads;
+    setup.nvme_io = options_.io;
+    setup.encrypted = encrypted_;
+    return setup;
+  }
+
   std::string SiblingFile() const { return daemon_->folder() + "/ceiling.dat"; }
 
   absl::Status Attach() {
@@ -188,6 +194,7 @@ class NvmeRun {
   const Common& common_;
   const NvmeOptions& options_;
   const std::string fio_engine_;
+  const bool encrypted_;
   const uint64_t block_bytes_;
   const uint64_t blocks_a_round_;
   const uint64_t file_bytes_;
@@ -286,6 +293,42 @@ absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options)
       "same size beside it; I/O size is block + 4 KiB header, depth is the daemon's I/O threads. stream: the same "
       "writes by one ring from memory as large as what it writes, where fio has a few buffers that stay in the "
       "processor's cache. cpu: the daemon's, user and system");
+  return report;
+}
+
+absl::StatusOr<Report> RunNvmeEncrypted(const Common& common, const NvmeOptions& options) {
+  if (!common.socket.empty()) return absl::InvalidArgumentError("nvme restarts its daemon: it cannot use --socket");
+  Report report("nvme-encrypted");
+  uint64_t wrong = 0, from_memory = 0;
+  for (const uint64_t block_kib : options.block_kib) {
+    NvmeRun plain(common, options, "", block_kib),
+        encrypted(common, options, "", block_kib, NvmeRun::Blocks::kEncrypted);
+    KV_RETURN_IF_ERROR(plain.Start());
+    KV_RETURN_IF_ERROR(encrypted.Start());
+    KV_ASSIGN_OR_RETURN(
+        const RatioRounds write,
+        Interleave(options.rounds, [&] { return encrypted.StoreRound(); }, [&] { return plain.StoreRound(); }));
+    KV_RETURN_IF_ERROR(plain.RestartForReads());
+    KV_RETURN_IF_ERROR(encrypted.RestartForReads());
+    KV_ASSIGN_OR_RETURN(
+        const RatioRounds read,
+        Interleave(options.rounds, [&] { return encrypted.LoadRound(); }, [&] { return plain.LoadRound(); }));
+    const std::string suffix = absl::StrCat("_", block_kib);
+    report.Add("encrypted_write_ratio" + suffix, write.MedianRatio());
+    report.Add("encrypted_read_ratio" + suffix, read.MedianRatio());
+    report.Add("encrypted_write_gb_per_s" + suffix, Median(write.measured) / 1e9);
+    report.Add("plain_write_gb_per_s" + suffix, Median(write.ceiling) / 1e9);
+    report.Add("encrypted_read_gb_per_s" + suffix, Median(read.measured) / 1e9);
+    report.Add("plain_read_gb_per_s" + suffix, Median(read.ceiling) / 1e9);
+    wrong += plain.wrong() + encrypted.wrong();
+    from_memory += plain.from_memory() + encrypted.from_memory();
+  }
+  report.Add("io_threads", static_cast<uint64_t>(options.io_threads));
+  report.Add("blocks_not_from_nvme", from_memory);
+  report.Add("wrong", wrong);
+  report.Note(
+      "two daemons, each with a prewritten file of its own on one disk, measured in turns; the tenant of one asks for "
+      "encryption: {nvme: Required}. The reads verify a tag where the plain ones verify a checksum");
   return report;
 }
 

@@ -132,8 +132,10 @@ double RatioOf(uint64_t part, uint64_t whole) {
 
 void AddSetting(const Trace& trace, const ReplayOptions& options, Report* report) {
   report->Add("trace", trace.name);
-  report->Add("capacity_blocks",
-              options.capacity_blocks == 0 ? std::string("inf") : absl::StrCat(options.capacity_blocks));
+  if (options.capacity_blocks == 0)
+    report->Add("capacity_blocks", "inf");
+  else
+    report->Add("capacity_blocks", options.capacity_blocks);
   report->Add("requests", trace.requests.size());
 }
 

@@ -33,7 +33,6 @@ struct SimulateArguments {
   std::string trace = "conversation";
   std::string policy, capacity, split, sweep, plot;
   std::string eviction = "lru";
-  std::string output;  // "" : the format of the context
   uint64_t block_kib = 4096;
   uint64_t requests = 0;  // 0: all
 };

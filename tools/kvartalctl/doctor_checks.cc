@@ -5,6 +5,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -13,11 +14,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "crds/field_reader.h"
 #include "daemon/base/limits.h"
 #include "daemon/base/unique_fd.h"
 #include "daemon/base/units.h"
+#include "daemon/cipher/node_keys.h"
 #include "daemon/control/policy_source.h"
 #include "daemon/device/uring.h"
+#include "daemon/process/described_node.h"
 #include "tools/kvartalctl/output.h"
 
 namespace kvartal::ctl {
@@ -94,7 +99,8 @@ Finding CheckDescriptors(uint64_t hard_limit) {
 
 Finding CheckLockedMemory(uint64_t limit) {
   const std::string shown = limit == UINT64_MAX ? "unlimited" : HumanBytes(limit);
-  return {Level::kOk, "locked memory", absl::StrCat(shown, "; the daemon locks none"), ""};
+  return {Level::kOk, "locked memory",
+          absl::StrCat(shown, "; the daemon locks its keys for NVMe, a page or two, and nothing else"), ""};
 }
 
 Finding CheckIoUring() {
@@ -121,17 +127,20 @@ Finding CheckMemory(uint64_t dram_bytes, uint64_t total_bytes, uint64_t availabl
 }
 
 Finding CheckPolicy(const config::NodeConfig& config) {
-  policy::NodeCapacity capacity;
-  capacity.bytes[TierIndex(TierKind::kDram)] = config.dram_bytes;
-  for (const config::NvmeConfig& nvme : config.nvme) capacity.bytes[TierIndex(TierKind::kNvme)] += nvme.size_bytes;
-  const auto loaded = control::LoadPolicyFolder(config.policy_dir, capacity);
+  absl::StatusOr<control::LoadedPolicy> loaded =
+      control::LoadPolicyFolder(config.policy_dir, process::CapacityOf(config));
   if (!loaded.ok()) {
-    return {Level::kFail, "policy", absl::StrReplaceAll(std::string(loaded.status().message()), {{"\n", "; "}}),
+    const absl::string_view message = loaded.status().message();
+    return {Level::kFail, "policy",
+            absl::StrReplaceAll(crds::FirstFindings({message.data(), message.size()}), {{"\n", "; "}}),
             absl::StrCat("correct it and check with kvartalctl policy validate ", config.policy_dir)};
   }
   const std::string detail = absl::StrCat(loaded->table->tenants().size(), " tenants in ", config.policy_dir);
-  if (loaded->warnings.empty()) return {Level::kOk, "policy", detail, ""};
-  return {Level::kWarn, "policy", absl::StrCat(detail, ": ", absl::StrJoin(loaded->warnings, "; ")), ""};
+  std::vector<std::string> warnings = std::move(loaded->warnings);
+  const std::vector<std::string> idle = control::SubjectsOfNobody(*loaded->table, process::IdentitiesOf(config));
+  warnings.insert(warnings.end(), idle.begin(), idle.end());
+  if (warnings.empty()) return {Level::kOk, "policy", detail, ""};
+  return {Level::kWarn, "policy", absl::StrCat(detail, ": ", absl::StrJoin(warnings, "; ")), ""};
 }
 
 Finding CheckRunFolder(const config::NodeConfig& config) {
@@ -198,25 +207,67 @@ Finding CheckDirectIo(const config::NvmeConfig& nvme) {
           through_ring ? "writable, O_DIRECT works, io_uring reads it" : "writable, O_DIRECT works", ""};
 }
 
+Finding CheckNvmeKeys(const std::string& key_file) {
+  const auto keys = cipher::NodeKeys::Read(key_file);
+  if (!keys.ok()) {
+    return {Level::kFail, "nvme keys", std::string(keys.status().message()),
+            "a key a line: a number and 64 hex digits (openssl rand -hex 32); chmod 0600, of the user of kvartald"};
+  }
+  if ((*keys)->size() == 0) {
+    return {Level::kFail, "nvme keys", absl::StrCat(key_file, " has none: nothing that has to be encrypted is written"),
+            absl::StrCat("echo \"1 $(openssl rand -hex 32)\" >> ", key_file)};
+  }
+  return {Level::kOk, "nvme keys",
+          absl::StrCat((*keys)->size(), " in ", key_file, ", the newest is ", (*keys)->newest()), ""};
+}
+
+namespace {
+
+Finding DenialsOf(const admin::v1::StatusReply& status) {
+  std::vector<std::string> reasons;
+  for (const auto& [reason, count] : status.attach_denials())
+    reasons.push_back(absl::StrCat(HumanCount(count), " ", reason));
+  std::sort(reasons.begin(), reasons.end());
+  return {Level::kWarn, "attach", absl::StrCat("denied since the start: ", absl::StrJoin(reasons, ", ")),
+          "the daemon's log and audit log say who; kvartalctl explain --tenant T says who may attach as T"};
+}
+
+Finding TierOf(const admin::v1::Tier& tier) {
+  const std::string name = absl::StrCat("tier ", tier.name());
+  const std::vector<std::string> note = absl::StrSplit(tier.note(), absl::MaxSplits(" -> ", 1));
+  const std::string fix = note.size() > 1 ? note[1] : "";
+  if (!tier.healthy()) return {Level::kFail, name, note[0], fix.empty() ? "see the note; the other tiers serve" : fix};
+  if (!tier.note().empty()) return {Level::kWarn, name, note[0], fix};
+  return {Level::kOk, name, "serves", ""};
+}
+
+}  // namespace
+
 std::vector<Finding> CheckStatus(const admin::v1::StatusReply& status) {
   std::vector<Finding> findings;
-  findings.push_back({Level::kOk, "daemon",
+  const bool drains = status.draining();
+  findings.push_back({drains ? Level::kWarn : Level::kOk, "daemon",
                       absl::StrCat("kvartald ", status.version(), ", pid ", status.pid(), ", up ",
-                                   HumanDuration(status.uptime_ms()), ", ", HumanCount(status.entries()), " blocks"),
-                      ""});
+                                   HumanDuration(status.uptime_ms()), ", ", HumanCount(status.entries()), " blocks",
+                                   drains ? "; it was drained: it takes no stores" : ""),
+                      drains ? "restart it" : ""});
   for (const admin::v1::Tier& tier : status.tiers()) {
-    if (!tier.present()) continue;
-    const std::string name = absl::StrCat("tier ", tier.name());
-    if (!tier.healthy())
-      findings.push_back({Level::kFail, name, tier.note(), "see the note; the other tiers serve"});
-    else if (!tier.note().empty())
-      findings.push_back({Level::kWarn, name, tier.note(), ""});
-    else
-      findings.push_back({Level::kOk, name, "serves", ""});
+    if (tier.present()) findings.push_back(TierOf(tier));
   }
+  if (!status.attach_denials().empty()) findings.push_back(DenialsOf(status));
   if (!status.policy_error().empty()) {
     findings.push_back({Level::kWarn, "reload", absl::StrCat("refused: ", status.policy_error()),
                         "correct the manifests: the folder is read again by itself"});
+  }
+  if (!status.nvme_keys_error().empty()) {
+    findings.push_back({Level::kFail, "encryption",
+                        absl::StrCat("the file of keys is refused: ", status.nvme_keys_error()),
+                        "correct it: it is read again by itself; until then the keys from before are used"});
+  } else if (status.nvme_key_id() != 0) {
+    findings.push_back({Level::kOk, "encryption",
+                        absl::StrCat("blocks that have to be encrypted on nvme are so under key ", status.nvme_key_id(),
+                                     "; ", status.nvme_keys(), " keys to read by"),
+                        ""});
   }
   if (!status.metrics_error().empty()) {
     findings.push_back({Level::kFail, "metrics", status.metrics_error(),

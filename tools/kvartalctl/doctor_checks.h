@@ -33,6 +33,7 @@ Finding CheckPolicy(const config::NodeConfig& config);
 Finding CheckRunFolder(const config::NodeConfig& config);
 Finding CheckDiskSpace(const config::NvmeConfig& nvme);
 Finding CheckDirectIo(const config::NvmeConfig& nvme);
+Finding CheckNvmeKeys(const std::string& key_file);
 
 // --- a running daemon
 std::vector<Finding> CheckStatus(const admin::v1::StatusReply& status);

@@ -52,12 +52,20 @@ void CheckMachine(std::vector<Finding>* findings) {
 
 void CheckNeeds(const config::NodeConfig& config, std::vector<Finding>* findings) {
   findings->push_back(CheckMemory(config.dram_bytes, MemoryField("MemTotal:"), MemoryField("MemAvailable:")));
-  findings->push_back(CheckPolicy(config));
+  if (!config.policy_stream) findings->push_back(CheckPolicy(config));
   findings->push_back(CheckRunFolder(config));
   for (const config::NvmeConfig& nvme : config.nvme) {
     findings->push_back(CheckDiskSpace(nvme));
     findings->push_back(CheckDirectIo(nvme));
   }
+  if (!config.nvme_key_file.empty()) findings->push_back(CheckNvmeKeys(config.nvme_key_file));
+}
+
+const char* FixOf(const absl::Status& no_daemon) {
+  if (absl::IsNotFound(no_daemon)) return "before the first start that is as it should be";
+  if (absl::IsUnavailable(no_daemon)) return "it has ended: see its log, and start it again";
+  if (absl::IsPermissionDenied(no_daemon)) return "run doctor as root, or as the user of kvartald";
+  return "name the daemon's admin socket: --socket, or --config of its configuration";
 }
 
 void CheckDaemon(const std::string& socket, std::vector<Finding>* findings) {
@@ -66,7 +74,7 @@ void CheckDaemon(const std::string& socket, std::vector<Finding>* findings) {
     findings->push_back(
         {Level::kFail, "daemon",
          absl::StrCat(std::string(client.status().message()), "; its tiers, its books and its policy were not checked"),
-         "before the first start that is as it should be"});
+         FixOf(client.status())});
     return;
   }
   const auto status = client->GetStatus();
@@ -117,7 +125,8 @@ int RunDoctor(const Context& context, const std::string& config_path) {
       CheckNeeds(*config, &findings);
       if (!context.socket_given) socket = config->admin_socket;
     } else {
-      findings.push_back({Level::kFail, "configuration", std::string(config.status().message()), "correct it"});
+      findings.push_back({Level::kFail, "configuration", std::string(config.status().message()),
+                          absl::IsNotFound(config.status()) ? "name the file that is meant" : "correct it"});
     }
   }
   CheckDaemon(socket, &findings);

@@ -1,6 +1,9 @@
 #include "tools/kvartalctl/explain_text.h"
 
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tools/kvartalctl/output.h"
 
 namespace kvartal::ctl {
@@ -27,6 +30,9 @@ std::string WhoItIs(const pb::ExplainReply& reply) {
     absl::StrAppend(&text, HumanCount(reply.pinned_blocks()), " blocks (", HumanBytes(reply.pinned_bytes()),
                     ") are pinned: so much less of its guarantee is for everything else.\n");
   }
+  absl::StrAppend(&text, reply.subjects().empty()
+                             ? "Nobody may attach: its policy names no subject.\n"
+                             : absl::StrCat("Who may attach: ", absl::StrJoin(reply.subjects(), ", "), ".\n"));
   absl::StrAppend(&text, "A copy that is idle for longer than its tier's TTL ",
                   reply.demotes_on_expiry() ? "moves one tier down, where it may; else it is gone" : "is gone", ". ");
   if (reply.max_age_ms() > 0) {
@@ -110,6 +116,12 @@ std::string ExplainText(const pb::ExplainReply& reply) {
   absl::StrAppend(&text, "\nSince the daemon started, the latest first:\n");
   for (const pb::Decision& decision : reply.decisions()) absl::StrAppend(&text, DecisionLines(decision));
   return text;
+}
+
+nlohmann::ordered_json ExplainJson(const pb::ExplainReply& reply) {
+  nlohmann::ordered_json data = ToJson(reply);
+  if (reply.max_entries() == UINT64_MAX) data["max_entries"] = nullptr;
+  return data;
 }
 
 }  // namespace kvartal::ctl

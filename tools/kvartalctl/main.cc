@@ -4,10 +4,8 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "tools/command_line/words.h"
 #include "tools/kvartalctl/commands.h"
 
 namespace kvartal::ctl {
@@ -26,9 +24,9 @@ void AddNodeCommands(CLI::App* app, const Context* context, std::function<int()>
   app->add_subcommand("status", "what the daemon is doing: tiers, policy, sessions, health")->callback([=] {
     *run = [=] { return RunStatus(*context); };
   });
-  app->add_subcommand("drain", "stop taking stores, wait for what is under way, sync")->callback([=] {
-    *run = [=] { return RunDrain(*context); };
-  });
+  app->add_subcommand("drain",
+                      "stop taking stores, wait for what is under way, sync; reads go on, stores only after a restart")
+      ->callback([=] { *run = [=] { return RunDrain(*context); }; });
   app->add_subcommand("reload", "read the policy folder again")->callback([=] {
     *run = [=] { return RunReload(*context); };
   });
@@ -57,7 +55,9 @@ void AddOfflineCommands(CLI::App* app, const Context* context, Arguments* argume
   CLI::App* policy = app->add_subcommand("policy", "work with policy manifests; needs no daemon");
   policy->require_subcommand(1);
   CLI::App* validate = policy->add_subcommand("validate", "say every problem of a manifest or a folder of them");
-  validate->add_option("path", arguments->path, "a file, or a folder of *.yaml")->required()->type_name("FILE|DIR");
+  validate->add_option("path", arguments->path, "a file, or a folder of *.yaml and *.yml")
+      ->required()
+      ->type_name("FILE|DIR");
   validate->add_option("--config", arguments->config, "configuration of the node it is meant for")->type_name("FILE");
   validate->callback([=] { *run = [=] { return RunPolicyValidate(*context, arguments->path, arguments->config); }; });
   CLI::App* doctor =
@@ -88,23 +88,8 @@ void AddSimulate(CLI::App* app, const Context* context, SimulateArguments* simul
   sub->add_option("--eviction", simulate->eviction, "lru | lhd: the eviction order of the daemon")
       ->capture_default_str();
   sub->add_option("--requests", simulate->requests, "only the first N requests (0: all)");
-  sub->add_option("--output", simulate->output, "table, json or csv [table]")
-      ->check(CLI::IsMember({"table", "json", "csv"}));
   sub->add_option("--plot", simulate->plot, "also draw the sweep: hit rate by capacity, as SVG")->type_name("FILE.svg");
   sub->callback([=] { *run = [=] { return RunSimulate(*context, *simulate); }; });
-}
-
-// A word where a command should be, told with the commands there are. "" when that is not what is wrong.
-std::string UnknownCommand(const CLI::App& app) {
-  const std::vector<std::string> strange = app.remaining(true);
-  const CLI::App* at = &app;
-  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
-  std::vector<std::string> names;
-  for (const CLI::App* command : at->get_subcommands([](const CLI::App*) { return true; })) {
-    names.push_back(command->get_name());
-  }
-  if (strange.empty() || names.empty()) return "";
-  return absl::StrCat("there is no command '", strange.front(), "'; there are: ", absl::StrJoin(names, ", "));
 }
 
 int Main(int argc, char** argv) {
@@ -120,10 +105,13 @@ int Main(int argc, char** argv) {
       app.add_option("--socket", context.socket,
                      std::string("the daemon's admin socket [$KVARTAL_ADMIN_SOCKET, else ") + kDefaultSocket + "]");
   socket->envname("KVARTAL_ADMIN_SOCKET")->type_name("PATH");
-  const std::map<std::string, OutputFormat> formats = {
-      {"table", OutputFormat::kTable}, {"json", OutputFormat::kJson}, {"yaml", OutputFormat::kYaml}};
-  app.add_option("--output", context.output, "table (human sizes), json or yaml (exact numbers) [table]")
-      ->transform(CLI::CheckedTransformer(formats))
+  const std::map<std::string, OutputFormat> formats = {{"table", OutputFormat::kTable},
+                                                       {"json", OutputFormat::kJson},
+                                                       {"yaml", OutputFormat::kYaml},
+                                                       {"csv", OutputFormat::kCsv}};
+  std::string format = "table";
+  app.add_option("--output", format, "table (human sizes), json or yaml (exact numbers), of simulate also csv [table]")
+      ->check(command_line::OneOf({"table", "json", "yaml", "csv"}))
       ->type_name("FORMAT");
   app.fallthrough();
   app.require_subcommand(1);
@@ -135,14 +123,15 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const std::string unknown = UnknownCommand(app);
+    const std::string unknown = command_line::UnknownCommand(app);
     if (!unknown.empty()) return Complain(unknown, kExitUsage);
     return app.exit(error) == 0 ? 0 : kExitUsage;
   }
-  if (const std::vector<std::string> strange = app.remaining(true); !strange.empty()) {
-    return Complain(absl::StrCat("'", strange.front(), "' means nothing here; add --help to see what does"),
-                    kExitUsage);
-  }
+  if (const std::string strange = command_line::StrangeWord(app); !strange.empty())
+    return Complain(strange, kExitUsage);
+  context.output = formats.at(format);
+  if (context.output == OutputFormat::kCsv && !app.got_subcommand("simulate"))
+    return Complain("--output csv is for simulate; here there are: table, json, yaml", kExitUsage);
   context.socket_given = socket->count() > 0 || std::getenv("KVARTAL_ADMIN_SOCKET") != nullptr;
   if (!context.socket_given) context.socket = kDefaultSocket;
   return run();

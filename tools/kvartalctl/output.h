@@ -10,7 +10,7 @@
 
 namespace kvartal::ctl {
 
-enum class OutputFormat { kTable, kJson, kYaml };
+enum class OutputFormat { kTable, kJson, kYaml, kCsv };  // kCsv: of a simulation alone
 
 // What every command is told.
 struct Context {
@@ -21,7 +21,7 @@ struct Context {
 
 // Every field under its proto name, zero ones too; 64-bit numbers as numbers; maps as objects.
 nlohmann::ordered_json ToJson(const google::protobuf::Message& message);
-// In the format asked for, which must not be kTable.
+// In the format asked for, which must be kJson or kYaml.
 void PrintData(OutputFormat format, const nlohmann::ordered_json& data);
 std::string ToYaml(const nlohmann::ordered_json& data);
 

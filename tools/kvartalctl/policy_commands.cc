@@ -1,18 +1,20 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "daemon/base/units.h"
 #include "daemon/config/node_config.h"
 #include "daemon/control/policy_source.h"
+#include "daemon/process/described_node.h"
 #include "tools/kvartalctl/commands.h"
 
 namespace kvartal::ctl {
 namespace {
 
-// Stands for a node nobody described: percentages resolve and every guarantee fits.
+// Stands for a node nobody described: percentages resolve, every guarantee fits, there are keys.
 constexpr uint64_t kUnknownCapacityBytes = 1024 * kTiB;
 
 struct Verdict {
@@ -21,26 +23,32 @@ struct Verdict {
   size_t tenants = 0;
 };
 
-absl::StatusOr<policy::NodeCapacity> CapacityFor(const std::string& config_path) {
+policy::NodeCapacity UnknownCapacity() {
   policy::NodeCapacity capacity;
   capacity.bytes.fill(kUnknownCapacityBytes);
-  if (config_path.empty()) return capacity;
-  KV_ASSIGN_OR_RETURN(const config::NodeConfig config, config::LoadNodeConfig(config_path));
-  capacity.bytes.fill(0);
-  capacity.bytes[TierIndex(TierKind::kDram)] = config.dram_bytes;
-  for (const config::NvmeConfig& nvme : config.nvme) capacity.bytes[TierIndex(TierKind::kNvme)] += nvme.size_bytes;
+  capacity.encrypts_nvme = true;
   return capacity;
 }
 
-Verdict Validate(const std::string& path, const std::string& config_path) {
-  const absl::StatusOr<policy::NodeCapacity> capacity = CapacityFor(config_path);
-  if (!capacity.ok()) return {capacity.status(), {}, 0};
+Verdict Validate(const std::string& path, const std::optional<config::NodeConfig>& node) {
+  const policy::NodeCapacity capacity = node ? process::CapacityOf(*node) : UnknownCapacity();
   std::error_code error;
   absl::StatusOr<control::LoadedPolicy> loaded = std::filesystem::is_directory(path, error)
-                                                     ? control::LoadPolicyFolder(path, *capacity)
-                                                     : control::LoadPolicyFiles({path}, *capacity);
+                                                     ? control::LoadPolicyFolder(path, capacity)
+                                                     : control::LoadPolicyFiles({path}, capacity);
   if (!loaded.ok()) return {loaded.status(), {}, 0};
-  return {absl::OkStatus(), std::move(loaded->warnings), loaded->table->tenants().size()};
+  Verdict verdict = {absl::OkStatus(), std::move(loaded->warnings), loaded->table->tenants().size()};
+  if (!node) return verdict;
+  const std::vector<std::string> idle = control::SubjectsOfNobody(*loaded->table, process::IdentitiesOf(*node));
+  verdict.warnings.insert(verdict.warnings.end(), idle.begin(), idle.end());
+  return verdict;
+}
+
+Verdict Validate(const std::string& path, const std::string& config_path) {
+  if (config_path.empty()) return Validate(path, std::nullopt);
+  absl::StatusOr<config::NodeConfig> node = config::LoadNodeConfig(config_path);
+  if (!node.ok()) return {node.status(), {}, 0};
+  return Validate(path, *std::move(node));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -7,7 +8,9 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "daemon/base/units.h"
+#include "daemon/config/node_config.h"
 #include "daemon/control/policy_source.h"
 #include "tools/kvartal-bench/progress.h"
 #include "tools/kvartal-bench/trace.h"
@@ -22,30 +25,65 @@ namespace {
 
 constexpr int kExitUsage = 2;
 
+// One capacity, and the policy folder on a node that has it.
+struct Case {
+  policy::NodeCapacity capacity;
+  control::LoadedPolicy policy;
+  std::vector<double> shares;
+};
+
 // What the simulation runs over: the question, understood.
 struct Question {
   bench::Trace trace;
-  std::vector<policy::NodeCapacity> capacities;
+  std::vector<Case> cases;
   std::optional<TierKind> swept;
 };
 
+absl::Status CheckEviction(const std::string& name) {
+  const auto& names = config::kEvictionNames;
+  if (std::find(names.begin(), names.end(), name) != names.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--eviction '", name, "' is not known; there are: ",
+                   absl::StrJoin(names, ", ", [](std::string* out, std::string_view one) { out->append(one); })));
+}
+
+// By what was asked alone.
 absl::StatusOr<Question> Understand(const SimulateArguments& arguments) {
   Question question;
   KV_ASSIGN_OR_RETURN(const policy::NodeCapacity capacity, ParseCapacity(arguments.capacity));
-  question.capacities = {capacity};
+  question.cases.push_back({capacity, {}, {}});
+  KV_RETURN_IF_ERROR(CheckEviction(arguments.eviction));
   if (!arguments.sweep.empty()) {
     KV_ASSIGN_OR_RETURN(const Sweep sweep, ParseSweep(arguments.sweep));
     question.swept = sweep.tier;
-    question.capacities.assign(sweep.bytes.size(), capacity);
+    question.cases.assign(sweep.bytes.size(), {capacity, {}, {}});
     for (size_t i = 0; i < sweep.bytes.size(); ++i) {
-      question.capacities[i].bytes[TierIndex(sweep.tier)] = sweep.bytes[i];
+      question.cases[i].capacity.bytes[TierIndex(sweep.tier)] = sweep.bytes[i];
     }
   }
-  if (!arguments.plot.empty() && question.capacities.size() < 2) {
+  if (!arguments.plot.empty() && question.cases.size() < 2) {
     return absl::InvalidArgumentError("--plot shows hit rate against capacity: give at least two with --sweep");
   }
   KV_ASSIGN_OR_RETURN(question.trace, bench::LoadTrace(arguments.trace, arguments.requests));
   return question;
+}
+
+absl::Status LoadPolicies(const std::string& folder, Question* question) {
+  for (Case& one : question->cases) {
+    KV_ASSIGN_OR_RETURN(one.policy, control::LoadPolicyFolder(folder, one.capacity));
+    if (one.policy.table->tenants().empty())
+      return absl::InvalidArgumentError(absl::StrCat(folder, ": has no TenantKVPolicy: nobody to simulate"));
+  }
+  return absl::OkStatus();
+}
+
+// What of the question only the policy can tell.
+absl::Status Fit(const SimulateArguments& arguments, Question* question) {
+  for (Case& one : question->cases) {
+    KV_RETURN_IF_ERROR(CheckPoolHas(one.policy, one.capacity));
+    KV_ASSIGN_OR_RETURN(one.shares, SharesOf(*one.policy.table, arguments.split));
+  }
+  return absl::OkStatus();
 }
 
 // A progress bar over all points; silent where nobody would see it move.
@@ -63,24 +101,17 @@ class Bar {
   uint64_t done_ = 0;
 };
 
-absl::StatusOr<SimulatedPoint> RunPoint(const SimulateArguments& arguments, const Question& question,
-                                        const policy::NodeCapacity& capacity, Bar* bar,
-                                        std::vector<std::string>* warnings) {
-  KV_ASSIGN_OR_RETURN(control::LoadedPolicy loaded, control::LoadPolicyFolder(arguments.policy, capacity));
-  if (loaded.table->tenants().empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(arguments.policy, ": has no TenantKVPolicy: nobody to simulate"));
-  }
-  *warnings = std::move(loaded.warnings);
-  KV_ASSIGN_OR_RETURN(const std::vector<double> shares, SharesOf(*loaded.table, arguments.split));
+absl::StatusOr<SimulatedPoint> RunPoint(const SimulateArguments& arguments, const Question& question, const Case& one,
+                                        Bar* bar) {
   trace_engine::SimulationInput input;
-  input.policy = loaded.table;
+  input.policy = one.policy.table;
   input.eviction = arguments.eviction;
   input.block_kib = arguments.block_kib;
   input.trace = &question.trace;
-  input.owners = trace_engine::SplitTrace(question.trace, shares);
+  input.owners = trace_engine::SplitTrace(question.trace, one.shares);
   input.after_request = [bar](const trace_engine::VirtualNode&, uint64_t) { bar->Step(); };
   SimulatedPoint point;
-  point.capacity = loaded.table->capacity();
+  point.capacity = one.policy.table->capacity();
   KV_ASSIGN_OR_RETURN(point.tenants, trace_engine::Simulate(input));
   return point;
 }
@@ -92,12 +123,12 @@ absl::StatusOr<SimulatedRun> RunAll(const SimulateArguments& arguments, const Qu
   run.trace_seconds = question.trace.requests.back().arrival_s;
   run.block_bytes = arguments.block_kib * kKiB;
   run.eviction = arguments.eviction;
-  Bar bar(run.requests * question.capacities.size());
-  std::vector<std::string> warnings;
-  for (const policy::NodeCapacity& capacity : question.capacities) {
-    KV_ASSIGN_OR_RETURN(SimulatedPoint point, RunPoint(arguments, question, capacity, &bar, &warnings));
+  Bar bar(run.requests * question.cases.size());
+  for (const Case& one : question.cases) {
+    KV_ASSIGN_OR_RETURN(SimulatedPoint point, RunPoint(arguments, question, one, &bar));
     run.points.push_back(std::move(point));
   }
+  std::vector<std::string> warnings = question.cases.back().policy.warnings;
   if (run.trace_seconds == 0)
     warnings.push_back("the trace has no timestamps: no time passes, so nothing gets too old");
   for (const std::string& warning : warnings) std::fprintf(stderr, "warning: %s\n", warning.c_str());
@@ -136,30 +167,31 @@ bool WriteText(const std::string& path, const std::string& text) {
   return static_cast<bool>(file.flush());
 }
 
-int Print(const Context& context, const std::string& output, const SimulatedRun& run) {
-  if (output == "csv") {
+int Print(OutputFormat output, const SimulatedRun& run) {
+  if (output == OutputFormat::kCsv)
     std::fputs(SimulationCsv(run).c_str(), stdout);
-  } else if (output == "json" || (output.empty() && context.output == OutputFormat::kJson)) {
-    PrintData(OutputFormat::kJson, SimulationJson(run));
-  } else if (output.empty() && context.output == OutputFormat::kYaml) {
-    PrintData(OutputFormat::kYaml, SimulationJson(run));
-  } else {
+  else if (output == OutputFormat::kTable)
     std::fputs(SimulationTable(run).c_str(), stdout);
-  }
+  else
+    PrintData(output, SimulationJson(run));
   return 0;
 }
 
 }  // namespace
 
 int RunSimulate(const Context& context, const SimulateArguments& arguments) {
-  const absl::StatusOr<Question> question = Understand(arguments);
+  absl::StatusOr<Question> question = Understand(arguments);
   if (!question.ok()) return Complain(std::string(question.status().message()), kExitUsage);
+  const absl::Status policies = LoadPolicies(arguments.policy, &*question);
+  if (!policies.ok()) return Complain(std::string(policies.message()));
+  const absl::Status fit = Fit(arguments, &*question);
+  if (!fit.ok()) return Complain(std::string(fit.message()), kExitUsage);
   const absl::StatusOr<SimulatedRun> run = RunAll(arguments, *question);
   if (!run.ok()) return Complain(std::string(run.status().message()));
   if (!arguments.plot.empty() && !WriteText(arguments.plot, RenderSvg(PlotOf(*run, *question->swept)))) {
     return Complain(absl::StrCat("cannot write ", arguments.plot));
   }
-  return Print(context, arguments.output, *run);
+  return Print(context.output, *run);
 }
 
 }  // namespace kvartal::ctl

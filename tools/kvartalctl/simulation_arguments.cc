@@ -91,6 +91,18 @@ absl::StatusOr<Sweep> ParseSweep(const std::string& text) {
   return sweep;
 }
 
+absl::Status CheckPoolHas(const control::LoadedPolicy& policy, const policy::NodeCapacity& asked) {
+  for (const TierRange& range : kTiers) {
+    const uint64_t bytes = asked.bytes[TierIndex(range.tier)];
+    const uint64_t stated = policy.table->capacity().bytes[TierIndex(range.tier)];
+    if (stated >= bytes) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        policy.pool, ": states ", crds::ShownBytes(stated), " of ", TierName(range.tier), ", which is less than ",
+        crds::ShownBytes(bytes), ": ask for no more, or simulate a copy of the folder without that spec.capacity"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<double>> SharesOf(const policy::PolicyTable& policy, const std::string& text) {
   std::vector<double> shares;
   if (text.empty()) {

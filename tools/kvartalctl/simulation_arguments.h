@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "daemon/base/status.h"
+#include "daemon/control/policy_source.h"
 #include "daemon/policy/policy_table.h"
 
 namespace kvartal::ctl {
@@ -19,6 +20,9 @@ struct Sweep {
 };
 // "dram=1Gi,2Gi,4Gi".
 absl::StatusOr<Sweep> ParseSweep(const std::string& text);
+
+// A capacity that the set's KVNodePool bounds to less would be simulated as that. InvalidArgument names both.
+absl::Status CheckPoolHas(const control::LoadedPolicy& policy, const policy::NodeCapacity& asked);
 
 // The part of the trace each tenant of the policy gets: what `text` says ("40,30,20,10", in the order of their names),
 // their weights when it is empty.

@@ -39,16 +39,22 @@ uint64_t RefusalsOf(const pb::Tenant& tenant) {
   return sum;
 }
 
+// What its blocks on NVMe are encrypted under.
+std::string KeyOf(const pb::Tenant& tenant) {
+  if (!tenant.nvme_encrypted()) return "-";
+  return tenant.nvme_key_id() == 0 ? "missing" : absl::StrCat(tenant.nvme_key_id());
+}
+
 void PrintTenantsTable(const pb::ListTenantsReply& reply) {
   Table table({"TENANT", "SESSIONS", "DRAM", "NVME", "BLOCKS", "BLOCK HITS", "TOKEN HITS", "STORED", "LOADED",
-               "EVICTED", "EXPIRED", "REFUSED"});
+               "EVICTED", "EXPIRED", "REFUSED", "NVME KEY"});
   for (const pb::Tenant& tenant : reply.tenants()) {
     table.Add({tenant.removed() ? absl::StrCat(tenant.name(), " (removed)") : tenant.name(),
                HumanCount(tenant.sessions()), UsedOf(tenant, "dram"), UsedOf(tenant, "nvme"),
                HumanCount(tenant.entries()), HumanShare(tenant.blocks_hit(), tenant.blocks_asked()),
                HumanShare(tenant.tokens_hit(), tenant.tokens_asked()), HumanCount(tenant.blocks_stored()),
                HumanCount(tenant.blocks_loaded()), HumanCount(SumOf(tenant, &pb::TenantTier::evictions)),
-               HumanCount(SumOf(tenant, &pb::TenantTier::expirations)), HumanCount(RefusalsOf(tenant))});
+               HumanCount(SumOf(tenant, &pb::TenantTier::expirations)), HumanCount(RefusalsOf(tenant)), KeyOf(tenant)});
   }
   std::printf("%s", table.Render().c_str());
 }
@@ -109,7 +115,7 @@ int RunExplain(const Context& context, const std::string& tenant) {
   if (context.output == OutputFormat::kTable)
     std::printf("%s", ExplainText(*reply).c_str());
   else
-    PrintData(context.output, ToJson(*reply));
+    PrintData(context.output, ExplainJson(*reply));
   return 0;
 }
 

@@ -2,6 +2,7 @@
 // Confined to the thread of the node.
 #pragma once
 
+#include <map>
 #include <vector>
 
 #include "daemon/base/event_loop.h"
@@ -20,6 +21,8 @@ class BytelessCatalog : public tier::NvmeCatalog {
   int64_t kept_time_ms() const override { return 0; }
   void PutTombstone(const tier::OwnerUidHash& owner, int64_t before_wall_ms,
                     absl::AnyInvocable<void(absl::Status)> done) override;
+  void PutSalt(const tier::OwnerSalt&) override {}
+  std::vector<tier::OwnerSalt> salts() const override { return {}; }
   void PutErasure(const tier::ErasureRecord&) override {}
   void EndErasure(uint64_t) override {}
   std::vector<tier::ErasureRecord> open_erasures() const override { return {}; }
@@ -27,7 +30,9 @@ class BytelessCatalog : public tier::NvmeCatalog {
             absl::AnyInvocable<void(absl::Status)> done) override;
   void Flush(absl::AnyInvocable<void(absl::Status)> done) override;
   // There is nothing to look for in the headers either.
-  bool was_empty() const override { return false; }
+  bool incomplete() const override { return false; }
+  void MarkComplete() override {}
+  std::map<tier::OwnerUidHash, int64_t> tombstones() const override { return {}; }
 
  private:
   void End(absl::AnyInvocable<void(absl::Status)> done);

@@ -20,6 +20,9 @@ nvme:
   size: {{ $daemon.nvme.size }}
   io: {{ $daemon.nvme.io }}
   ioThreads: {{ $daemon.nvme.ioThreads }}
+{{- if $daemon.nvme.keySecret }}
+nvmeKeyFile: /etc/kvartal-nvme/nvme.keys
+{{- end }}
 {{- end }}
 eviction: {{ $daemon.eviction }}
 {{- if .Values.operator.enabled }}

@@ -58,6 +58,13 @@ class Outcome(enum.IntEnum):
     REFUSED = 2
 
 
+class Hint(enum.IntEnum):
+    """What may be said of a conversation; `kv_hint_what` of kvartal.h."""
+
+    ENDED = 1
+    WAITING = 2
+
+
 class _Handle:
     """One kv_client. Detached when the last client, lease, slot or array that leads into its memory is gone."""
 
@@ -185,6 +192,14 @@ class Client:
 
     # --- verbs
 
+    def close_namespace(self, namespace: Namespace) -> None:
+        """Nothing of it is asked for any more: its blocks are the first to go when nobody else has it open. Its leases
+        and slots last as others do. Nothing happens when it is not open; the next use opens it again."""
+        with self._turn:
+            number = self._opened.pop(namespace, None)
+            if number is not None and self._handle is not None:
+                lib.kv_close_namespace(self._handle.pointer, number)
+
     def lookup(self, namespace: Namespace, keys: Sequence[bytes], prompt_tokens: int = 0,
                deadline_ms: int = 0) -> Lease:
         """How many leading keys of the chain are cached, and a lease on them. An empty lease is a miss.
@@ -217,7 +232,7 @@ class Client:
 
     def reserve(self, namespace: Namespace, keys: Sequence[bytes], parent: bytes | None = None, first_depth: int = 0,
                 request: int = 0, shard: int = 0, deadline_ms: int = 0) -> Slots:
-        """Slots for consecutive blocks of one chain, charged from now on. At most 1024 keys.
+        """Slots for consecutive blocks of one chain, charged from now on. At most 1024 keys; for none, none.
 
         parent: the key before keys[0], None at the head of a chain. first_depth: the place of keys[0] in its chain.
         request: `Lease.request` of the lookup of this chain, 0 when there was none. shard: the one this client writes.
@@ -231,7 +246,7 @@ class Client:
             slot.outcome = Outcome.REFUSED  # what it stays without a daemon
         with self._turn:
             number = self._open(namespace, deadline_ms)
-            if number is not None:
+            if number is not None and keys:
                 assert self._handle is not None
                 args.ns = number
                 self._note(lib.kv_reserve(self._handle.pointer, byref(args), slots, deadline_ms))
@@ -387,6 +402,13 @@ class Lease:
         with self._client._turn:
             return self._client._note(lib.kv_pin(self._handle.pointer, self._pointer, until_wall_ms,
                                                  deadline_ms)) == Status.OK
+
+    def hint(self, what: Hint) -> bool:
+        """What is known of the conversation whose whole chain this lease holds: advice for what is evicted."""
+        if not self._pointer or self._handle is None:
+            return False
+        with self._client._turn:
+            return self._client._note(lib.kv_hint(self._handle.pointer, self._pointer, what)) == Status.OK
 
     def release_front(self, place: int) -> None:
         """Gives back the blocks before that place of the chain, but for the last one: room to load more of a chain that

@@ -34,6 +34,7 @@ TEST(FrameCodecTest, NamesTheVerb) {
   EXPECT_EQ(ParseFrame([](ClientFrame* f) { f->mutable_detach(); }).verb, Verb::kDetach);
   EXPECT_EQ(ParseFrame([](ClientFrame* f) { f->mutable_grant_ack(); }).verb, Verb::kGrantAck);
   EXPECT_EQ(ParseFrame([](ClientFrame* f) { f->mutable_pin(); }).verb, Verb::kPin);
+  EXPECT_EQ(ParseFrame([](ClientFrame* f) { f->mutable_hint(); }).verb, Verb::kHint);
 }
 
 TEST(FrameCodecTest, SaysWhyAFrameIsBad) {

@@ -354,6 +354,23 @@ TEST_F(VerbsTest, PinAndRenew) {
   EXPECT_EQ(client.refusal(), "tenant_limit");
 }
 
+TEST_F(VerbsTest, AHintIsToldAndWaitsForNothing) {
+  Store(Chain(2));
+  Client::Found found = client.Lookup(ns, Chain(2), 0, kPatient);
+  std::vector<std::pair<uint64_t, int>> told;
+  server.SetScript([&](const Server::Request& request, Server::Answer*) {
+    if (request.has_hint()) told.emplace_back(request.hint().lease(), request.hint().what());
+    return Fate::kSend;
+  });
+  EXPECT_EQ(found.lease.Hint(KV_HINT_WAITING), KV_OK);
+  EXPECT_EQ(found.lease.Hint(KV_HINT_ENDED), KV_OK);
+  EXPECT_EQ(found.lease.Hint(static_cast<kv_hint_what>(3)), KV_INVALID_ARGUMENT);
+  EXPECT_EQ(client.Renew(kPatient), KV_OK) << "the next answer is the next request's";
+  const uint64_t lease = kv_lease_id(found.lease.get());
+  EXPECT_THAT(told, ElementsAre(std::pair(lease, int{attach::v1::Hint::WAITING}),
+                                std::pair(lease, int{attach::v1::Hint::ENDED})));
+}
+
 TEST_F(VerbsTest, DurableIsCountedAndTold) {
   std::vector<uint64_t> told;
   client.OnDurable([](void* context, uint64_t r) { static_cast<std::vector<uint64_t>*>(context)->push_back(r); },
@@ -378,6 +395,21 @@ TEST_F(VerbsTest, SameDigestIsTheSameNamespaceAndAnotherLayoutIsRefused) {
   EXPECT_EQ(client.OpenNamespace(Digest{1}, kLayout, kPatient).ns, ns);
   EXPECT_EQ(client.OpenNamespace(Digest{1}, {16, 1, 4096}, kPatient).status, KV_INVALID_ARGUMENT);
   EXPECT_EQ(server.count("open_namespace"), 1);
+}
+
+TEST_F(VerbsTest, AClosedNamespaceIsAskedAboutNoMoreAndItsNumberIsFree) {
+  Client::Found found = client.Lookup(ns, Chain(1), 0, kPatient);
+  EXPECT_EQ(client.CloseNamespace(ns), KV_OK);
+  EXPECT_TRUE(server.WaitFor([](const auto& seen) { return seen.contains("close_namespace"); }));
+  EXPECT_EQ(client.CloseNamespace(ns), KV_INVALID_ARGUMENT);
+  EXPECT_EQ(client.Lookup(ns, Chain(1), 0, kPatient).status, KV_INVALID_ARGUMENT);
+  found.lease.Release();
+  const Client::Opened other = client.OpenNamespace(Digest{9}, kLayout, kPatient);
+  EXPECT_EQ(other.status, KV_OK);
+  EXPECT_EQ(other.ns, ns);
+  EXPECT_EQ(client.Lookup(other.ns, Chain(1), 0, kPatient).status, KV_OK);
+  EXPECT_EQ(server.count("open_namespace"), 2);
+  EXPECT_EQ(server.count("close_namespace"), 1);
 }
 
 TEST_F(VerbsTest, BadArgumentsAreNeverSent) {

@@ -36,6 +36,7 @@ TEST(NodeConfigTest, TheLeastThereIsHasTheDefaults) {
   EXPECT_TRUE(config->attest_uid);
   EXPECT_EQ(config->dram_bytes, kGiB);
   EXPECT_THAT(config->nvme, IsEmpty());
+  EXPECT_EQ(config->nvme_key_file, "");
   EXPECT_EQ(config->eviction, "lru");
   EXPECT_EQ(config->policy_dir, "/etc/kvartal/policy");
   EXPECT_EQ(config->metrics_address, "");
@@ -49,7 +50,8 @@ TEST(NodeConfigTest, ReadsEveryKey) {
   const auto config = ParseNodeConfig(
       "runDir: /run/kvartal\nattachSocket: /run/a.sock\nattachSocketMode: \"0600\"\nadminSocket: adm.sock\n"
       "doors: [{name: red, path: /run/red, mode: \"0666\"}, {name: green}]\nattestUid: false\ndram: {size: 512Mi}\n"
-      "nvme: [{path: ../nvme.dat, size: 64Mi, io: pool, ioThreads: 3, writesPerDayPercent: 150}]\neviction: "
+      "nvme: [{path: ../nvme.dat, size: 64Mi, io: pool, ioThreads: 3, writesPerDayPercent: 150}]\n"
+      "nvmeKeyFile: nvme.keys\neviction: "
       "lru\npolicyDir: "
       "./p/\nmetricsAddress: "
       "\"[::1]:9400\"\n"
@@ -72,6 +74,7 @@ TEST(NodeConfigTest, ReadsEveryKey) {
   EXPECT_EQ(config->nvme[0].io, "pool");
   EXPECT_EQ(config->nvme[0].io_threads, 3);
   EXPECT_EQ(config->nvme[0].writes_per_day_percent, 150u);
+  EXPECT_EQ(config->nvme_key_file, "/etc/kvartal/nvme.keys");
   EXPECT_EQ(config->metrics_address, "[::1]:9400");
   EXPECT_EQ(config->log_level, "debug");
   EXPECT_EQ(config->lease_ms, 500u);
@@ -99,6 +102,7 @@ TEST(NodeConfigTest, NamesWhatIsMissing) {
 TEST(NodeConfigTest, RefusesOneBadValueWithPlaceAndWhatIsAllowed) {
   const std::pair<const char*, const char*> cases[] = {
       {"dramSize: 1Gi", "n.yaml:4:1: unknown key 'dramSize'; allowed: runDir, attachSocket,"},
+      {"policystream: {}", "policyDir, policyStream, "},
       {"attachSocketMode: 0999", "n.yaml:4:19: attachSocketMode: '0999' is not a file mode"},
       {"doors: [{name: Red}]", "n.yaml:4:16: doors[0].name: 'Red' is not valid; allowed: a DNS label"},
       {"doors: [{path: x}]", "n.yaml:4:9: doors[0].name: is required"},

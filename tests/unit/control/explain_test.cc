@@ -40,6 +40,9 @@ class ExplainTest : public ::testing::Test {
     rules.sla = policy::SlaTier::kPremium;
     rules.weight = 400;
     rules.ttl_ms = {30'000, 600'000, 0};
+    rules.uids = {1001};
+    rules.sockets = {"red"};
+    rules.service_accounts = {"red/vllm"};
     view_.policy = policy::PolicyTable::FromRules({rules}, {});
     view_.wall_ms = 1'000'000;
     view_.tenant_names = {{TenantId(0), "gone/cache"}, {TenantId(1), "red/cache"}, {TenantId(2), "blue/cache"}};
@@ -70,6 +73,7 @@ TEST_F(ExplainTest, TellsRulesAndStanding) {
   const pb::ExplainReply reply = Explain();
   EXPECT_EQ(reply.sla_tier(), "Premium");
   EXPECT_EQ(reply.weight(), 400u);
+  EXPECT_THAT(reply.subjects(), ::testing::ElementsAre("uid 1001", "socket red", "service account red/vllm"));
   EXPECT_EQ(reply.sessions(), 2u);
   EXPECT_FALSE(reply.removed());
   ASSERT_EQ(reply.tiers_size(), 3);

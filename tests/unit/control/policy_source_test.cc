@@ -46,7 +46,8 @@ class PolicySourceTest : public ::testing::Test {
   LoadedPolicy Load() {
     auto loaded = LoadPolicyFolder(folder_, kNode);
     EXPECT_TRUE(loaded.ok()) << loaded.status();
-    return loaded.ok() ? *std::move(loaded) : LoadedPolicy{policy::PolicyTable::FromRules({}, kNode), {}};
+    return loaded.ok() ? *std::move(loaded)
+                       : LoadedPolicy{policy::PolicyTable::FromRules({}, kNode), {}, "", false, ""};
   }
   std::string Error() {
     const auto loaded = LoadPolicyFolder(folder_, kNode);
@@ -70,7 +71,7 @@ TEST_F(PolicySourceTest, AFolderThatIsNotThereIsAnError) {
   std::filesystem::remove_all(folder_);
   const std::string error = Error();
   EXPECT_THAT(error, HasSubstr(folder_));
-  EXPECT_THAT(error, HasSubstr("create it or correct policyDir"));
+  EXPECT_THAT(error, HasSubstr("create it, or name the one that is meant"));
 }
 
 TEST_F(PolicySourceTest, ReadsYamlAndYmlAndNothingElse) {
@@ -179,6 +180,8 @@ TEST_F(PolicySourceTest, AGrantByALabelThatAFolderDoesNotHaveIsForNobodyAndState
   EXPECT_THAT(Load().warnings, ElementsAre(HasSubstr("spec.grants[0].namespaceSelector asks for the label 'team'")));
   Write("pool.yaml", PoolText("p", "{capacity: {dram: 1Gi}, grants: [{namespaceSelector: {matchLabels: {team: a}}}]}"));
   EXPECT_THAT(Error(), HasSubstr("metadata.namespace: no grant of KVNodePool p"));
+  EXPECT_THAT(Error(), HasSubstr("so this grant is for nobody here; use kubernetes.io/metadata.name"))
+      << "what explains a refusal is told with it";
 }
 
 TEST_F(PolicySourceTest, ThePoolsSoftCapIsTheTables) {
@@ -191,11 +194,24 @@ TEST_F(PolicySourceTest, ThePoolsSoftCapIsTheTables) {
   EXPECT_NE(with.table->version(), without.table->version()) << "another rule is another version";
 }
 
-TEST_F(PolicySourceTest, ManyBadFilesAreToldUpToAMaximumAndTheRestIsCounted) {
+TEST_F(PolicySourceTest, EveryBadFileIsTold) {
   for (size_t i = 0; i < kYamlFindingsMax + 3; ++i) Write(std::to_string(100 + i) + ".yaml", "kind: Pod\n");
   const std::string error = Error();
-  EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), static_cast<int>(kYamlFindingsMax));
-  EXPECT_THAT(error, HasSubstr("\nand 3 more; correct these first"));
+  for (size_t i = 0; i < kYamlFindingsMax + 3; ++i)
+    EXPECT_THAT(error, HasSubstr("/" + std::to_string(100 + i) + ".yaml:"));
+}
+
+TEST_F(PolicySourceTest, TheSetSaysWhichPoolItHas) {
+  Write("a.yaml", PolicyText("a", 1, "[]"));
+  EXPECT_EQ(Load().pool, "");
+  Write("pool.yaml", "# a line\n" + PoolText("p", "{capacity: {dram: 1Gi}}"));
+  EXPECT_EQ(Load().pool, folder_ + "/pool.yaml:2: KVNodePool p");
+}
+
+TEST(CapacityWaits, NamesEachTierThatDiffers) {
+  const std::string why = CapacityWaits({{0, 2 * kGiB, 4 * kGiB}}, {{0, kGiB, 4 * kGiB}});
+  EXPECT_THAT(why, HasSubstr("dram 2Gi instead of 1Gi; restart kvartald"));
+  EXPECT_THAT(why, ::testing::Not(HasSubstr("nvme")));
 }
 
 TEST_F(PolicySourceTest, TooManyFilesAreRefused) {
@@ -247,6 +263,16 @@ TEST(PolicyExamplesTest, TheWorkedExampleIsWithinItsGrantsAtAnyCapacity) {
     EXPECT_EQ(premium->weight, 400u);
     EXPECT_EQ(loaded->table->FindByName("trial/cache")->tier(TierKind::kDram).limit_bytes, dram_bytes);
   }
+}
+
+TEST(PolicyExamplesTest, EveryGoodFileIsASetOfItsOwnAndTogetherTheyAreNone) {
+  constexpr policy::NodeCapacity kLarge = {{80 * kGiB, 1024 * kGiB, 16 * kTiB}, true};
+  for (const auto& entry : std::filesystem::directory_iterator(kExamples + "good")) {
+    const auto loaded = LoadPolicyFiles({entry.path().string()}, kLarge);
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+  }
+  EXPECT_THAT(LoadPolicyFolder(kExamples + "good", kLarge).status().message(),
+              HasSubstr("research/silver: spec.slaTier: Standard is above maxSlaTier Basic"));
 }
 
 TEST(PolicyExamplesTest, EveryBadSetIsRefusedAsItExpects) {

@@ -52,6 +52,15 @@ TEST(FieldReaderTest, FindingsAreBoundedAndTheRestCounted) {
   EXPECT_THAT(error, HasSubstr("a.yaml: and 84 more"));
 }
 
+TEST(FirstFindings, CutsAfterTheFirstAndCountsTheRest) {
+  std::string text = "0";
+  for (size_t i = 1; i < kYamlFindingsMax; ++i) absl::StrAppend(&text, "\n", i);
+  EXPECT_EQ(FirstFindings(text), text) << "as many as may be told";
+  EXPECT_EQ(FirstFindings(""), "");
+  const std::string more = FirstFindings(absl::StrCat(text, "\nx\ny"));
+  EXPECT_EQ(more.rfind(text + "\nand 2 more", 0), 0u) << more;
+}
+
 TEST(FieldReaderTest, IntegersAreExactlyIntegers) {
   for (const char* good : {"0", "7", "-7", "9223372036854775807", "-9223372036854775808"}) {
     EXPECT_EQ(FindingsOn(absl::StrCat("n: ", good),

@@ -119,7 +119,7 @@ TEST(ManifestTest, ReadsEveryFieldOfAPool) {
   EXPECT_EQ(pool.soft_cap_percent, 50);
   EXPECT_EQ(pool.unknown_tenants, "Reject");
   ASSERT_THAT(pool.grants, SizeIs(2));
-  EXPECT_EQ(pool.grants[0].match_labels.at("team"), "finance");
+  EXPECT_EQ(pool.grants[0].match_labels.at("kubernetes.io/metadata.name"), "finance");
   EXPECT_EQ(pool.grants[0].max_guarantee.dram->percent, 25u);
   EXPECT_EQ(pool.grants[0].max_limit.nvme->bytes, 4 * kTiB);
   EXPECT_FALSE(pool.grants[0].max_guarantee.nvme.has_value());

@@ -181,9 +181,10 @@ TEST_F(CompactionTest, APlaceThatNothingWasWrittenToIsFreeAtOnce) {
   const auto blocks = Reserve(kGroup, b_, Chain(5000, 1));
   file_->Hold();
   file_->SetQueueMax(1);
+  const uint64_t flushes = catalog_->counts().flushes;
   ASSERT_EQ(engine_->Commit(kGroup, blocks[0].reservation, 0), CommitOutcome::kVisible);
   AdvanceMs(500);
-  EXPECT_EQ(catalog_->counts().flushes, 0u) << "for nothing that was to be zeroed";
+  EXPECT_EQ(catalog_->counts().flushes, flushes) << "for nothing that was to be zeroed";
   EXPECT_EQ(engine_->stats().reclaiming_bytes[TierIndex(TierKind::kNvme)], kSlot)
       << "of the one copy that is under way";
   file_->SetQueueMax(0);

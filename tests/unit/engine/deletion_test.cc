@@ -106,7 +106,7 @@ TEST_F(DeletionTest, WhatBecameOverAgeWhileTheDaemonWasDownIsZeroedAtTheStart) {
   EXPECT_EQ(TierStatsOf("a/p", TierKind::kNvme).charged_bytes, 0u);
   ASSERT_FALSE(receipts_.empty());
   EXPECT_EQ(receipts_[0].blocks, 4u);
-  catalog_disk_->exists = false;  // even a scan of the headers finds nothing
+  catalog_disk_->complete = false;  // even a scan of the headers finds nothing
   catalog_disk_->records.clear();
   Restart();
   EXPECT_EQ(StatsOf("a/p").entries, 0u);

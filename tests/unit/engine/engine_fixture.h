@@ -15,6 +15,7 @@
 #include "daemon/engine/cache_engine.h"
 #include "daemon/tier/dram_tier.h"
 #include "daemon/tier/nvme_tier.h"
+#include "daemon/tier/tenant_ciphers.h"
 #include "tests/support/fake_block_file.h"
 #include "tests/support/fake_catalog.h"
 #include "tests/support/fake_memory.h"
@@ -90,6 +91,7 @@ class EngineTest : public ::testing::Test, public EngineObserver {
   void Shutdown() {
     engine_.reset();
     nvme_.reset();
+    ciphers_.reset();
     catalog_.reset();
     file_.reset();
     dram_.reset();
@@ -120,6 +122,8 @@ class EngineTest : public ::testing::Test, public EngineObserver {
       catalog_ = std::make_unique<testing::FakeCatalog>(executor_.get(), catalog_disk_);
       devices.nvme = nvme_.get();
       devices.catalog = catalog_.get();
+      if (ring_ != nullptr) ciphers_ = std::make_unique<tier::TenantCiphers>(ring_, catalog_.get());
+      devices.ciphers = ciphers_.get();
     }
     engine_ = std::make_unique<CacheEngine>(options_, devices, Table());
     engine_->SetObserver(this);
@@ -282,6 +286,8 @@ class EngineTest : public ::testing::Test, public EngineObserver {
   std::unique_ptr<testing::FakeBlockFile> file_;
   std::unique_ptr<tier::NvmeTier> nvme_;
   std::unique_ptr<testing::FakeCatalog> catalog_;
+  std::shared_ptr<cipher::KeyRing> ring_;  // null: a node without keys; set before Start
+  std::unique_ptr<tier::TenantCiphers> ciphers_;
   std::unique_ptr<CacheEngine> engine_;
   std::vector<policy::TenantRules> rules_;
   uint64_t dram_bytes_ = kTestDramBytes;  // set before Start

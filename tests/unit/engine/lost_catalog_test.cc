@@ -88,6 +88,79 @@ TEST_F(LostCatalogTest, ACatalogThatCannotBeReadToItsEndIsCompletedFromTheHeader
   }
 }
 
+// kill -9 again, at every step of a scan: what was durable is, for what was not scanned is looked for once more.
+TEST_F(LostCatalogTest, AKillDuringAScanOfTheHeadersCostsNoDurableBlock) {
+  StartWith(80);
+  catalog_disk_ = std::make_shared<testing::CatalogDisk>();
+  size_t kills = 0;
+  for (size_t steps = 0; !catalog_disk_->complete; steps += 7, ++kills) {
+    RestartWithoutWaiting();
+    for (size_t i = 0; i < steps; ++i) executor_->RunOne();
+  }
+  EXPECT_GT(kills, 5u);
+  RestartWithoutWaiting();
+  Pump();
+  EXPECT_EQ(StatsOf("a/p").durable_blocks, 80u);
+  EXPECT_EQ(FirstFound(80), 80u);
+  engine_->CheckInvariants();
+}
+
+TEST_F(LostCatalogTest, AScanThatWasGivenUpIsBegunAnewAtTheNextStart) {
+  StartWith(80);
+  catalog_disk_ = std::make_shared<testing::CatalogDisk>();
+  RestartWithoutWaiting();
+  file_->FaultNext(testing::DiskFault::kIoError, 1000);
+  Pump();
+  AdvanceMs(1000);
+  EXPECT_EQ(FirstFound(80), 0u);
+  EXPECT_FALSE(catalog_disk_->complete);
+  RestartWithoutWaiting();
+  Pump();
+  EXPECT_EQ(FirstFound(80), 80u);
+  EXPECT_TRUE(catalog_disk_->complete);
+}
+
+// Not before every record is there: the catalog refused some at first.
+TEST_F(LostCatalogTest, TheHeadersAreReadAgainUntilWhatTheyToldIsRecorded) {
+  StartWith(80);
+  catalog_disk_ = std::make_shared<testing::CatalogDisk>();
+  RestartWithoutWaiting();
+  catalog_->SetQueueMax(4);
+  catalog_->FailWrites(absl::ResourceExhaustedError("no space left"));
+  Pump();
+  AdvanceMs(1000);
+  EXPECT_EQ(FirstFound(80), 80u);
+  EXPECT_FALSE(catalog_disk_->complete);
+  catalog_->FailWrites(absl::OkStatus());
+  while (catalog_disk_->records.size() < 80) {
+    EXPECT_FALSE(catalog_disk_->complete);
+    AdvanceMs(kTickMs);
+  }
+  AdvanceMs(kTickMs);
+  EXPECT_TRUE(catalog_disk_->complete);
+}
+
+// The tombstone is there though a scan is not at its end: what it covers is erased, wherever it is found.
+TEST_F(LostCatalogTest, WhatATombstoneCoversIsNotServedByItsHeader) {
+  StartWith(80);
+  catalog_disk_->complete = false;
+  catalog_disk_->records.clear();
+  tier::OwnerUidHash owner{};
+  {
+    RestartWithoutWaiting();
+    Pump();
+    owner = catalog_disk_->records.begin()->second.identity.owner;
+  }
+  catalog_disk_->complete = false;
+  catalog_disk_->records.clear();
+  catalog_disk_->tombstones[owner] = INT64_MAX;
+  RestartWithoutWaiting();
+  Pump();
+  AdvanceMs(1000);
+  EXPECT_EQ(FirstFound(80), 0u);
+  for (uint64_t i = 1; i <= 80; ++i) EXPECT_EQ(PagesOnDisk(KeyOf(i)), 0u) << i;
+}
+
 TEST_F(LostCatalogTest, ADropThatACrashCutShortIsFinishedThoughTheCatalogCannotBeReadToItsEnd) {
   StartWith(80);
   bool ended = false;

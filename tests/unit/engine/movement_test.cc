@@ -420,7 +420,7 @@ TEST_F(MovementTest, ADroppedTenantIsGoneForGoodAndItsBytesAreZero) {
   const std::string_view disk(reinterpret_cast<const char*>(file_->bytes().data()), file_->bytes().size());
   EXPECT_EQ(disk.find(needle), std::string_view::npos) << "payload left on disk";
   catalog_disk_->records.clear();  // even without a catalog nothing comes back
-  catalog_disk_->exists = false;
+  catalog_disk_->complete = false;
   Restart();
   EXPECT_EQ(Matched(Open("a/p"), Chain(1, 20)), 0u);
   EXPECT_EQ(Matched(Open("b/p"), Chain(50, 5)), 5u);

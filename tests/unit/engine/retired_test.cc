@@ -100,6 +100,79 @@ TEST_P(RetiredTest, RecoveredBlocksAreRetiredUntilAGroupOpensTheirDigest) {
   engine_->CheckInvariants();
 }
 
+// An engine that resets its cache has a new digest each time, and closes the old one.
+TEST_P(RetiredTest, NoNumberOfPastNamespacesKeepsAnotherFromBeingOpened) {
+  Start({Rules("a/p", 4 * kMiB)}, 0);
+  const TenantId id = engine_->FindTenant("a/p");
+  ASSERT_TRUE(engine_->OpenMemory(id).ok());
+  const auto open = [&](uint32_t epoch) {
+    NamespaceDigest digest;
+    std::memcpy(digest.bytes.data(), &epoch, sizeof(epoch));
+    return engine_->OpenNamespace(id, digest,
+                                  {.tokens_per_block = 16, .shard_count = 1, .shard_bytes = kTestBlockBytes});
+  };
+  for (uint32_t epoch = 0; epoch < 1000; ++epoch) {
+    const auto ns = open(epoch);
+    ASSERT_TRUE(ns.ok()) << ns.status();
+    ASSERT_LT(ns->value(), 20u) << "those without blocks are forgotten, and their numbers given again";
+    ASSERT_EQ(Store("a/p", *ns, Chain(1, 2)), 2u);
+    EXPECT_EQ(Matched(*ns, Chain(1, 2)), 2u) << "its own blocks, not those of who had the number before";
+    engine_->CloseNamespace(*ns);
+  }
+  engine_->CheckInvariants();
+  std::vector<NamespaceId> opened;
+  for (uint32_t epoch = 5000; epoch < 5000 + kNamespacesPerTenantMax; ++epoch) opened.push_back(open(epoch).value());
+  EXPECT_TRUE(absl::IsResourceExhausted(open(9999).status())) << "so many at once are too many";
+  engine_->CloseNamespace(opened.back());
+  EXPECT_TRUE(open(9999).ok());
+}
+
+TEST_P(RetiredTest, AReserveThatWaitsKeepsItsNamespace) {
+  Start({Rules("a/p", 4 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p", 1);
+  memory_->Hold();
+  const auto keys = Chain(1, 1);
+  bool answered = false;
+  engine_->Reserve({.group = kGroup, .ns = ns, .keys = keys}, [&](const std::vector<ReservedBlock>& blocks) {
+    answered = true;
+    EXPECT_TRUE(engine_->Abort(kGroup, blocks.at(0).reservation));
+  });
+  Pump();
+  ASSERT_FALSE(answered);
+  engine_->CloseNamespace(ns);
+  EXPECT_NE(Open("a/p", 2), ns);
+  memory_->Release();
+  Pump();
+  EXPECT_TRUE(answered);
+  EXPECT_EQ(Open("a/p", 3), ns) << "with its answer it is nobody's";
+  engine_->CheckInvariants();
+}
+
+TEST_P(RetiredTest, ARestartDeletesNothingForTheNumberOfItsDigests) {
+  Start({Rules("a/p", 64 * kMiB, 200 * kMiB)});
+  const TenantId id = engine_->FindTenant("a/p");
+  ASSERT_TRUE(engine_->OpenMemory(id).ok());
+  const uint32_t digests = kNamespacesPerTenantMax + 100;
+  const auto open = [&](uint32_t epoch) {
+    NamespaceDigest digest;
+    std::memcpy(digest.bytes.data(), &epoch, sizeof(epoch));
+    return engine_
+        ->OpenNamespace(engine_->FindTenant("a/p"), digest,
+                        {.tokens_per_block = 16, .shard_count = 1, .shard_bytes = kTestBlockBytes})
+        .value();
+  };
+  for (uint32_t epoch = 0; epoch < digests; ++epoch) {
+    const NamespaceId ns = open(epoch);
+    ASSERT_EQ(Store("a/p", ns, Chain(1, 1)), 1u);
+    Pump();
+    engine_->CloseNamespace(ns);
+  }
+  Restart();
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kNvme).blocks, digests);
+  for (const uint32_t epoch : {0u, 255u, 256u, digests - 1}) EXPECT_EQ(Matched(open(epoch), Chain(1, 1)), 1u) << epoch;
+  engine_->CheckInvariants();
+}
+
 INSTANTIATE_TEST_SUITE_P(Orders, RetiredTest, ::testing::Values("lru", "lhd"));
 
 }  // namespace

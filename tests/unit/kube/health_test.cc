@@ -41,7 +41,13 @@ TEST(HealthTest, NothingElseIsServed) {
 TEST(HealthTest, MetricsHaveTheNamesThatDashboardsKnow) {
   RuntimeStats stats;
   stats.controller = "policy";
-  stats.work = {7, 2, {.adds = 9, .retries = 2, .depth = 3, .waiting = 0, .working = 1}};
+  stats.work.done = 7;
+  stats.work.failed = 2;
+  stats.work.queue.depth = 3;
+  stats.work.queue.working = 1;
+  stats.work.queue.longest_ms = 1500;
+  stats.work.queue.worked.Observe(30);
+  stats.calls.durations["PUT"].Observe(90'000);
   stats.host = "10.0.0.1:443";
   stats.calls.requests[{"GET", 200}] = 5;
   stats.calls.requests[{"GET", 0}] = 1;
@@ -52,6 +58,14 @@ TEST(HealthTest, MetricsHaveTheNamesThatDashboardsKnow) {
   const std::string text = health.Answer("/metrics", 0).text;
   EXPECT_THAT(text, HasSubstr("controller_runtime_reconcile_total{controller=\"policy\",result=\"success\"} 7\n"));
   EXPECT_THAT(text, HasSubstr("workqueue_depth{name=\"policy\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("workqueue_longest_running_processor_seconds{name=\"policy\"} 1.5\n"));
+  EXPECT_THAT(text, HasSubstr("workqueue_work_duration_seconds_bucket{name=\"policy\",le=\"0.025\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("workqueue_work_duration_seconds_bucket{name=\"policy\",le=\"0.1\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("workqueue_work_duration_seconds_sum{name=\"policy\"} 0.03\n"));
+  EXPECT_THAT(text, HasSubstr("controller_runtime_reconcile_time_seconds_count{controller=\"policy\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("workqueue_queue_duration_seconds_count{name=\"policy\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("{host=\"10.0.0.1:443\",verb=\"PUT\",le=\"60\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("{host=\"10.0.0.1:443\",verb=\"PUT\",le=\"+Inf\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("rest_client_requests_total{code=\"200\",host=\"10.0.0.1:443\",method=\"GET\"} 5\n"));
   EXPECT_THAT(text, HasSubstr("{code=\"<error>\",host"));
   EXPECT_THAT(text, HasSubstr("leader_election_master_status{name=\"kvartal-operator\"} 1\n"));

@@ -41,7 +41,7 @@ class ListWatchTest : public ::testing::Test {
     machine_.Start();
     const ListWatchStep step = machine_.OnPage(Page("10", {Object("a", "7")}), now_ms_);
     ASSERT_TRUE(step.next && step.next->verb == Verb::kWatch);
-    machine_.OnWatchOpen(now_ms_);
+    machine_.OnWatchSent(now_ms_);
   }
 
   int64_t now_ms_ = 5'000'000;
@@ -70,7 +70,7 @@ TEST_F(ListWatchTest, WatchesAskToLiveFiveToTenMinutesEachDifferently) {
   Watching();
   std::set<int64_t> seen;
   for (int i = 0; i < 200; ++i) {
-    machine_.OnWatchOpen(now_ms_);
+    machine_.OnWatchSent(now_ms_);
     now_ms_ += 400'000;
     const ListWatchStep step = machine_.OnWatchEnd(ApiError(), now_ms_);
     ASSERT_GE(step.next->timeout_seconds, 300);
@@ -195,14 +195,14 @@ TEST_F(ListWatchTest, BadEndsInARowLeadToANewList) {
       EXPECT_EQ(machine_.OnLine(line, now_ms_).next->verb, Verb::kWatch) << line;
       // Between them the server may be away.
       EXPECT_EQ(machine_.OnWatchEnd(Error(ErrorKind::kTransport), now_ms_).next->verb, Verb::kWatch) << line;
-      machine_.OnWatchOpen(now_ms_);
+      machine_.OnWatchSent(now_ms_);
     }
     const ListWatchStep step = machine_.OnLine(line, now_ms_);
     EXPECT_EQ(step.next->verb, Verb::kList) << line;
     EXPECT_GE(step.next->after_ms, kWatchBackoffMinMs) << line;
     // And from then on they are counted anew.
     machine_.OnPage(Page("12", {Object("a", "7")}), now_ms_);
-    machine_.OnWatchOpen(now_ms_);
+    machine_.OnWatchSent(now_ms_);
     EXPECT_EQ(machine_.OnLine(line, now_ms_).next->verb, Verb::kWatch) << line;
   }
 }
@@ -211,7 +211,7 @@ TEST_F(ListWatchTest, BadEndsWithProgressBetweenThemAreNotInARow) {
   Watching();
   for (int i = 0; i < 3 * kBadWatchEndsMax; ++i) {
     EXPECT_EQ(machine_.OnLine("{", now_ms_).next->verb, Verb::kWatch);
-    machine_.OnWatchOpen(now_ms_);
+    machine_.OnWatchSent(now_ms_);
     machine_.OnLine(Line("MODIFIED", Object("a", std::to_string(11 + i))), now_ms_);
   }
 }
@@ -242,10 +242,10 @@ TEST_F(ListWatchTest, AWatchThatEndsAtOnceWithNothingSaidIsAFailure) {
   Watching();
   now_ms_ += 999;
   EXPECT_GE(machine_.OnWatchEnd(ApiError(), now_ms_).next->after_ms, kWatchBackoffMinMs);
-  machine_.OnWatchOpen(now_ms_);
+  machine_.OnWatchSent(now_ms_);
   now_ms_ += 1000;
   EXPECT_EQ(machine_.OnWatchEnd(ApiError(), now_ms_).next->after_ms, 0);
-  machine_.OnWatchOpen(now_ms_);
+  machine_.OnWatchSent(now_ms_);
   machine_.OnLine(Line("ADDED", Object("b", "11")), now_ms_);
   EXPECT_EQ(machine_.OnWatchEnd(ApiError(), now_ms_).next->after_ms, 0);
 }

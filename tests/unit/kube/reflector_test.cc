@@ -144,6 +144,20 @@ TEST_F(ReflectorTest, AServerThatEndsEveryWatchAtOnceIsNotAskedInAHotLoop) {
   EXPECT_LE(transport_.requests.size() - before, 10u);
 }
 
+// The server counts from when it accepted the watch. Counted from when we heard of that, a watch of one second that was
+// quiet lived for less, and was taken for one that had failed.
+TEST_F(ReflectorTest, AQuietWatchLivesFromWhenItWasSent) {
+  Start();
+  transport_.Answer(200, Page(10, Object("a", 5)));
+  RunDue();
+  Advance(40);
+  transport_.Head(200);
+  Advance(961);
+  transport_.End();
+  EXPECT_EQ(reflector_->stats().ended, 1u);
+  EXPECT_EQ(reflector_->stats().broken, 0u);
+}
+
 TEST_F(ReflectorTest, DestroyedInAnyStateItIsSilent) {
   Start();
   reflector_.reset();

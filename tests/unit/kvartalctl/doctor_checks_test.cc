@@ -2,8 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <fstream>
 
 #include "daemon/base/units.h"
+#include "tests/support/scratch_dir.h"
 
 namespace kvartal::ctl {
 namespace {
@@ -37,6 +41,35 @@ TEST(CheckDescriptors, AShellsHardLimitIsTooLittleForEverySession) {
   EXPECT_EQ(CheckDescriptors(524288).level, Level::kOk);
 }
 
+TEST(CheckNvmeKeys, SaysWhetherTheDaemonWouldTakeThem) {
+  const testing::ScratchDir folder;
+  const std::string path = folder.File("keys");
+  EXPECT_EQ(CheckNvmeKeys(path).level, Level::kFail);
+  std::ofstream(path) << "4 " << std::string(64, 'c') << "\n";
+  ASSERT_EQ(::chmod(path.c_str(), 0644), 0);
+  EXPECT_THAT(CheckNvmeKeys(path).detail, HasSubstr("others may read the keys"));
+  ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+  EXPECT_EQ(CheckNvmeKeys(path).level, Level::kOk);
+  EXPECT_THAT(CheckNvmeKeys(path).detail, HasSubstr("the newest is 4"));
+  std::ofstream(path) << "# none\n";
+  EXPECT_EQ(CheckNvmeKeys(path).level, Level::kFail);
+}
+
+TEST(CheckStatus, TellsWhichKeyIsInUseAndWhyAFileIsRefused) {
+  admin::v1::StatusReply status;
+  const auto encryption = [&] {
+    for (const Finding& finding : CheckStatus(status)) {
+      if (finding.name == "encryption") return finding;
+    }
+    return Finding{};
+  };
+  EXPECT_EQ(encryption().name, "");
+  status.set_nvme_key_id(4);
+  EXPECT_THAT(encryption().detail, HasSubstr("under key 4"));
+  status.set_nvme_keys_error("keys: line 1: ...");
+  EXPECT_EQ(encryption().level, Level::kFail);
+}
+
 TEST(CheckMemory, MoreThanTheMachineHasFails) {
   EXPECT_EQ(CheckMemory(100 * kGiB, 64 * kGiB, 60 * kGiB).level, Level::kFail);
   EXPECT_EQ(CheckMemory(62 * kGiB, 64 * kGiB, 63 * kGiB).level, Level::kWarn);
@@ -60,6 +93,33 @@ TEST(CheckStatus, ASickTierFailsAndAnAbsentOneIsNotMentioned) {
   EXPECT_EQ(findings[1].level, Level::kFail);
   EXPECT_THAT(findings[1].detail, HasSubstr("disk full"));
   EXPECT_EQ(findings[2].name, "bugs");
+}
+
+TEST(CheckStatus, TellsADaemonThatWasDrainedAndWhoWasDenied) {
+  admin::v1::StatusReply status;
+  EXPECT_EQ(CheckStatus(status).size(), 1u);
+  EXPECT_EQ(CheckStatus(status)[0].level, Level::kOk);
+  status.set_draining(true);
+  (*status.mutable_attach_denials())["unknown_uid"] = 3;
+  (*status.mutable_attach_denials())["unknown_door"] = 1;
+  const std::vector<Finding> findings = CheckStatus(status);
+  ASSERT_EQ(findings.size(), 2u);
+  EXPECT_EQ(findings[0].level, Level::kWarn);
+  EXPECT_THAT(findings[0].detail, HasSubstr("it takes no stores"));
+  EXPECT_EQ(findings[0].fix, "restart it");
+  EXPECT_EQ(findings[1].level, Level::kWarn);
+  EXPECT_THAT(findings[1].detail, HasSubstr("1 unknown_door, 3 unknown_uid"));
+}
+
+TEST(CheckStatus, WhatHelpsATierIsItsFix) {
+  admin::v1::StatusReply status;
+  admin::v1::Tier* dram = status.add_tiers();
+  dram->set_present(true);
+  dram->set_healthy(true);
+  dram->set_note("no huge pages: slow -> as root: echo advise > file");
+  const Finding finding = CheckStatus(status)[1];
+  EXPECT_EQ(finding.detail, "no huge pages: slow");
+  EXPECT_EQ(finding.fix, "as root: echo advise > file");
 }
 
 TEST(CheckDiskSpace, AFolderThatIsNotThereFails) {

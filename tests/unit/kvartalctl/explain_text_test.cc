@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "daemon/base/units.h"
 
 namespace kvartal::ctl {
@@ -52,6 +54,21 @@ TEST(ExplainText, SaysHowMuchOfWhatItAskedForWasHere) {
   reply.set_tokens_asked(1000);
   reply.set_tokens_hit(366);
   EXPECT_THAT(ExplainText(reply), HasSubstr("36.6% of the tokens it asked for were here"));
+}
+
+TEST(ExplainText, SaysWhoMayAttach) {
+  pb::ExplainReply reply = OneTenant();
+  EXPECT_THAT(ExplainText(reply), HasSubstr("Nobody may attach: its policy names no subject."));
+  reply.add_subjects("uid 1001");
+  reply.add_subjects("socket red");
+  EXPECT_THAT(ExplainText(reply), HasSubstr("Who may attach: uid 1001, socket red."));
+}
+
+TEST(ExplainJson, ACapThatIsNoneIsNull) {
+  pb::ExplainReply reply = OneTenant();
+  EXPECT_TRUE(ExplainJson(reply)["max_entries"].is_null());
+  reply.set_max_entries(12);
+  EXPECT_EQ(ExplainJson(reply)["max_entries"], 12);
 }
 
 TEST(ExplainText, SaysWhatItMayNot) {

@@ -70,6 +70,16 @@ TEST(SimulationArguments, SaysWhatIsWrongWithASplit) {
   EXPECT_NE(Wrong(SharesOf(*TwoTenants(), "0,0").status()).find("somebody"), std::string::npos);
 }
 
+TEST(SimulationArguments, ACapacityThatThePoolDoesNotHaveIsNotSimulatedAsLess) {
+  control::LoadedPolicy policy;
+  policy.pool = "pool.yaml:2: KVNodePool laptop";
+  policy.table = policy::PolicyTable::FromRules({}, {{0, kGiB, 4 * kGiB}});
+  EXPECT_TRUE(CheckPoolHas(policy, {{0, kGiB, 0}}).ok());
+  EXPECT_NE(Wrong(CheckPoolHas(policy, {{0, 8 * kGiB, 0}}))
+                .find("pool.yaml:2: KVNodePool laptop: states 1Gi of dram, which is less than 8Gi"),
+            std::string::npos);
+}
+
 SimulatedRun ARun(size_t points) {
   SimulatedRun run;
   run.trace = "t.jsonl";

@@ -242,7 +242,14 @@ TEST(PolicyTableTest, SecurityThatCannotBeKeptIsRefused) {
   policy.encrypt_nvme = true;
   EXPECT_EQ(Build({policy}).error, "") << "nothing of it reaches NVMe";
   policy.pools[0].nvme.limit = Q("1Gi");
-  EXPECT_THAT(Build({policy}).error, HasSubstr("encryption.nvme is Required and this daemon cannot encrypt"));
+  EXPECT_THAT(Build({policy}).error, HasSubstr("encryption.nvme is Required and this node has no keys"));
+  NodeCapacity with_keys = kNode;
+  with_keys.encrypts_nvme = true;
+  const Built kept = Build({policy}, with_keys);
+  ASSERT_NE(kept.table, nullptr) << kept.error;
+  EXPECT_TRUE(kept.table->tenants()[0].encrypt_nvme);
+  policy.encrypt_nvme = false;
+  EXPECT_NE(Build({policy}, with_keys).table->version(), kept.table->version());
 }
 
 TEST(PolicyTableTest, WhatHasNoEffectIsStated) {

@@ -1,14 +1,12 @@
 #include "operator/reconcile/compile_cluster.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 #include <set>
 
-#include "absl/strings/str_cat.h"
-#include "crds/quantity.h"
+#include "tests/unit/reconcile/cluster_fixture.h"
 
 namespace kvartal::reconcile {
 namespace {
@@ -16,85 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-crds::Quantity Size(const std::string& text) { return crds::ParseQuantity(text).value(); }
-
-PoolObject Pool(const std::string& name, const std::string& dram, const std::string& created = "2026-01-01T00:00:00Z") {
-  PoolObject object;
-  object.created = created;
-  object.pool.name = name;
-  object.pool.source = "KVNodePool " + name + ":1";
-  object.pool.node_labels = {{"pool", name}};
-  object.pool.has_dram = true;
-  object.pool.dram = Size(dram);
-  return object;
-}
-
-// Claims dram of pool "p"; "" leaves a part out.
-PolicyObject Policy(const std::string& ns, const std::string& name, const std::string& guarantee,
-                    const std::string& limit, const std::string& created) {
-  PolicyObject object;
-  object.ns = ns;
-  object.name = name;
-  object.uid = "uid-" + name;
-  object.created = created;
-  crds::TenantPolicy policy;
-  policy.ns = ns;
-  policy.name = name;
-  policy.uid = object.uid;
-  policy.subjects = {{name, std::nullopt, ""}};
-  crds::PoolClaim claim;
-  claim.pool_ref = "p";
-  if (!guarantee.empty()) claim.dram.guarantee = Size(guarantee);
-  if (!limit.empty()) claim.dram.limit = Size(limit);
-  policy.pools = {claim};
-  object.wanted = policy;
-  return object;
-}
-
-constexpr const char* kOld = "2026-01-01T00:00:00Z";
-constexpr const char* kNew = "2026-01-02T00:00:00Z";
-
-class CompileClusterTest : public ::testing::Test {
- protected:
-  CompileClusterTest() {
-    state_.pools = {Pool("p", "100Gi")};
-    state_.nodes = {{"n1", {{"pool", "p"}}}, {"n2", {{"pool", "p"}}}, {"n3", {{"pool", "other"}}}};
-    state_.namespaces = {{"red", "ns-red", {{"team", "red"}}}, {"blue", "ns-blue", {}}};
-  }
-  const PolicyVerdict& VerdictOf(const std::string& ns, const std::string& name) {
-    compiled_ = CompileCluster(state_);
-    return compiled_.policies.at({ns, name});
-  }
-  // "True/Accepted" or "False/NoCapacity"; "" when it has no such condition.
-  static std::string Of(const PolicyVerdict& verdict, const std::string& type) {
-    for (const Condition& condition : verdict.conditions) {
-      if (condition.type == type) return absl::StrCat(condition.status ? "True/" : "False/", condition.reason);
-    }
-    return "";
-  }
-  static std::string MessageOf(const PolicyVerdict& verdict, const std::string& type) {
-    for (const Condition& condition : verdict.conditions) {
-      if (condition.type == type) return condition.message;
-    }
-    return "";
-  }
-  std::vector<std::string> TenantsOn(const std::string& node) {
-    compiled_ = CompileCluster(state_);
-    std::vector<std::string> names;
-    for (const crds::TenantPolicy& tenant : compiled_.nodes.at(node)->tenants) names.push_back(tenant.name);
-    return names;
-  }
-  // As if what is wanted had been accepted in an earlier run.
-  void AcceptAll() {
-    const CompiledCluster compiled = CompileCluster(state_);
-    for (PolicyObject& object : state_.policies)
-      object.accepted = compiled.policies.at({object.ns, object.name}).in_force;
-  }
-
-  ClusterState state_;
-  CompiledCluster compiled_;
-};
+using ::testing::Not;
 
 TEST_F(CompileClusterTest, ANodeGetsTheTenantsOfItsPoolAndNoOthers) {
   state_.pools.push_back(Pool("other", "10Gi"));
@@ -106,9 +26,10 @@ TEST_F(CompileClusterTest, ANodeGetsTheTenantsOfItsPoolAndNoOthers) {
   EXPECT_THAT(TenantsOn("n1"), ElementsAre("b", "a"));
   EXPECT_THAT(TenantsOn("n3"), ElementsAre("a"));
   // Each with the one claim that holds there, and with the identity of its namespace.
-  ASSERT_EQ(compiled_.nodes.at("n3")->tenants[0].pools.size(), 1u);
-  EXPECT_EQ(compiled_.nodes.at("n3")->tenants[0].pools[0].pool_ref, "other");
-  EXPECT_EQ(compiled_.nodes.at("n3")->tenants[0].namespace_uid, "ns-red");
+  const crds::PolicySet::Object& sent = compiled_.nodes.at("n3")->set.objects().at("TenantKVPolicy/red/a");
+  EXPECT_THAT(sent.manifest, HasSubstr("\"poolRef\":\"other\""));
+  EXPECT_THAT(sent.manifest, Not(HasSubstr("\"poolRef\":\"p\"")));
+  EXPECT_EQ(sent.namespace_uid, "ns-red");
   EXPECT_EQ(compiled_.policies.at({"red", "a"}).nodes_matched, 3u);
   EXPECT_EQ(compiled_.policies.at({"blue", "b"}).nodes_matched, 2u);
   EXPECT_EQ(compiled_.policies.at({"blue", "b"}).effective.at(0).dram.limit_bytes, Size("50Gi").bytes);
@@ -235,29 +156,7 @@ TEST_F(CompileClusterTest, AGrantThatIsLoweredLeavesInForceWhatItAdmittedAndSays
   EXPECT_THAT(TenantsOn("n1"), ElementsAre("a"));
 }
 
-// A daemon refuses a set of guarantees that do not fit, so one too many would stop all policy there.
-TEST_F(CompileClusterTest, InAPoolThatWasMadeSmallerTheYoungestLoseTheirGuaranteesAndKeepTheirLimits) {
-  state_.policies = {Policy("red", "a", "60Gi", "80Gi", kOld), Policy("red", "b", "40Gi", "", kNew)};
-  AcceptAll();
-  state_.pools[0].pool.dram = Size("70Gi");
-  const PolicyVerdict& young = VerdictOf("red", "b");
-  EXPECT_EQ(Of(young, "GuaranteeMet"), "False/NoCapacity");
-  ASSERT_TRUE(young.in_force.has_value());
-  EXPECT_FALSE(young.in_force->pools[0].dram.guarantee.has_value());
-  EXPECT_EQ(young.in_force->pools[0].dram.limit->Resolve(Size("70Gi").bytes), Size("70Gi").bytes);
-  EXPECT_EQ(Of(compiled_.policies.at({"red", "a"}), "Accepted"), "True/Accepted");
-  EXPECT_EQ(Of(compiled_.policies.at({"red", "a"}), "GuaranteeMet"), "");
-}
-
-TEST_F(CompileClusterTest, ACapacityThatIsNotStatedIsForEachNodeToJudge) {
-  state_.pools[0].pool.has_dram = false;
-  state_.policies = {Policy("red", "a", "600Gi", "", kOld), Policy("red", "b", "600Gi", "", kOld)};
-  EXPECT_EQ(Of(VerdictOf("red", "b"), "Accepted"), "True/Accepted");
-  // HBM that is not stated is none.
-  state_.policies[0].wanted->pools[0].hbm.guarantee = Size("1Gi");
-  EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "False/NoCapacity");
-}
-
+// Which of them a node kept would be by chance.
 TEST_F(CompileClusterTest, APoolThatIsNotThereConcernsItsClaimAlone) {
   state_.policies = {Policy("red", "a", "", "1Gi", kOld)};
   crds::PoolClaim missing;
@@ -266,6 +165,81 @@ TEST_F(CompileClusterTest, APoolThatIsNotThereConcernsItsClaimAlone) {
   EXPECT_EQ(Of(VerdictOf("red", "a"), "ResolvedRefs"), "False/NotFound");
   EXPECT_THAT(MessageOf(VerdictOf("red", "a"), "ResolvedRefs"), HasSubstr("spec.pools[1].poolRef"));
   EXPECT_THAT(TenantsOn("n1"), ElementsAre("a"));
+}
+
+// A policy before its pool is an ordinary order of things; a claim that was never judged was in force for good, above
+// every grant, once its pool came.
+TEST_F(CompileClusterTest, AClaimOnAPoolThatIsNotThereIsJudgedWhenThePoolComes) {
+  state_.policies = {Policy("red", "a", "", "1Gi", kOld)};
+  crds::PoolClaim early;
+  early.pool_ref = "late";
+  early.dram.guarantee = early.dram.limit = Size("50Gi");
+  state_.policies[0].wanted->pools.push_back(early);
+  EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "True/Accepted");
+  EXPECT_EQ(VerdictOf("red", "a").accepted->pools.size(), 1u);
+  AcceptAll();
+  state_.pools.push_back(Pool("late", "100Gi"));
+  state_.nodes[2].labels = {{"pool", "late"}};
+  crds::Grant grant;
+  grant.max_limit.dram = Size("1Gi");
+  state_.pools[1].pool.grants = {grant};
+  EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "False/AboveGrant");
+  EXPECT_THAT(TenantsOn("n3"), IsEmpty());
+  EXPECT_THAT(TenantsOn("n1"), ElementsAre("a"));
+  state_.pools[1].pool.grants.clear();
+  EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "True/Accepted");
+  EXPECT_THAT(TenantsOn("n3"), ElementsAre("a"));
+}
+
+TEST_F(CompileClusterTest, AClaimThatWasAcceptedOutlivesAnAbsenceOfItsPoolOnlyAsItWas) {
+  state_.policies = {Policy("red", "a", "10Gi", "20Gi", kOld)};
+  AcceptAll();
+  const PoolObject pool = state_.pools[0];
+  const auto after_absence = [&](const auto& edit) {
+    ClusterState before = state_;
+    state_.pools.clear();
+    edit(&*state_.policies[0].wanted);
+    AcceptAll();
+    state_.pools = {pool};
+    crds::Grant grant;
+    grant.max_sla_tier = "Basic";
+    grant.max_limit.dram = Size("1Gi");
+    state_.pools[0].pool.grants = {grant};
+    const std::vector<std::string> tenants = TenantsOn("n1");
+    state_ = std::move(before);
+    return tenants;
+  };
+  EXPECT_THAT(after_absence([](crds::TenantPolicy* wanted) { wanted->ttl.dram_seconds += 1; }), ElementsAre("a"));
+  EXPECT_THAT(after_absence([](crds::TenantPolicy* wanted) { wanted->pools[0].dram.limit = Size("30Gi"); }), IsEmpty());
+  EXPECT_THAT(after_absence([](crds::TenantPolicy* wanted) { wanted->sla_tier = "Premium"; }), IsEmpty());
+  EXPECT_THAT(after_absence([](crds::TenantPolicy* wanted) { wanted->gpu_group = "g"; }), IsEmpty());
+}
+
+// The cache of namespaces may lag: by the labels of the namespace that was there before, nothing is granted for good.
+TEST_F(CompileClusterTest, WhatWasAcceptedForANamespaceThatIsGoneIsJudgedAnewInTheOneOfItsName) {
+  crds::Grant grant;
+  grant.match_labels = {{"team", "red"}};
+  state_.pools[0].pool.grants = {grant};
+  state_.policies = {Policy("red", "a", "10Gi", "20Gi", kOld)};
+  AcceptAll();
+  EXPECT_THAT(TenantsOn("n1"), ElementsAre("a"));
+  state_.namespaces[0] = {"red", "ns-red-again", {}};
+  EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "False/AboveGrant");
+  EXPECT_THAT(TenantsOn("n1"), IsEmpty());
+}
+
+TEST_F(CompileClusterTest, APoolThatCannotBeReadKeepsItsNodesFromOthers) {
+  state_.pools = {Pool("elder", "1Gi", kOld), Pool("young", "1Gi", kNew)};
+  state_.pools[0].pool.node_labels = {{"pool", "p"}};
+  state_.pools[1].pool.node_labels.clear();
+  state_.pools[0].why_unreadable = "spec.later: unknown key";
+  state_.policies = {Policy("red", "a", "", "1Gi", kOld)};
+  state_.policies[0].wanted->pools[0].pool_ref = "elder";
+  compiled_ = CompileCluster(state_);
+  EXPECT_FALSE(compiled_.nodes.contains("n1")) << "it goes on with what it has";
+  EXPECT_EQ(compiled_.nodes.at("n3")->pool, "young");
+  EXPECT_EQ(Of(compiled_.policies.at({"red", "a"}), "ResolvedRefs"), "False/NotFound");
+  EXPECT_THAT(MessageOf(compiled_.policies.at({"red", "a"}), "ResolvedRefs"), HasSubstr("cannot be read"));
 }
 
 // A recreated namespace or policy inherits nothing.
@@ -348,8 +322,11 @@ TEST_F(CompileClusterTest, AnyOrderOfObjectsGivesTheSameAnswerAndItHoldsTogether
     for (const auto& [key, verdict] : first.policies)
       EXPECT_EQ(verdict.conditions, again.policies.at(key).conditions) << "seed " << seed;
     EXPECT_EQ(first.nodes.at("n1")->version, again.nodes.at("n1")->version) << "seed " << seed;
-    for (PolicyObject& object : state_.policies) object.accepted = first.policies.at({object.ns, object.name}).in_force;
-    EXPECT_EQ(CompileCluster(state_).nodes.at("n1")->version, first.nodes.at("n1")->version) << "seed " << seed;
+    for (PolicyObject& object : state_.policies) object.accepted = first.policies.at({object.ns, object.name}).accepted;
+    const CompiledCluster later = CompileCluster(state_);
+    EXPECT_EQ(later.nodes.at("n1")->version, first.nodes.at("n1")->version) << "seed " << seed;
+    for (const auto& [key, verdict] : first.policies)
+      EXPECT_EQ(verdict.conditions, later.policies.at(key).conditions) << "seed " << seed << " " << key.second;
   }
 }
 

@@ -44,23 +44,35 @@ TEST(ObjectReaderTest, AnyObjectIsSafe) {
   for (const char* text : {"null", "[]", "7", "{}", R"({"metadata":7,"spec":[]})", R"({"metadata":{"name":{}}})"}) {
     const nlohmann::json object = nlohmann::json::parse(text);
     EXPECT_FALSE(ReadPolicy(object).wanted.has_value()) << text;
-    EXPECT_FALSE(ReadPool(object).ok()) << text;
+    EXPECT_NE(ReadPool(object).why_unreadable, "") << text;
     EXPECT_EQ(ReadNode(object).name, "") << text;
     EXPECT_TRUE(ReadNamespace(object).labels.empty()) << text;
   }
 }
 
 TEST(ObjectReaderTest, PoolsNodesAndNamespaces) {
-  const auto pool = ReadPool(nlohmann::json::parse(R"({"apiVersion":"kvartal.dev/v1alpha1","kind":"KVNodePool",
+  const PoolObject pool = ReadPool(nlohmann::json::parse(R"({"apiVersion":"kvartal.dev/v1alpha1","kind":"KVNodePool",
     "metadata":{"name":"h200","creationTimestamp":"2026-01-01T00:00:00Z"},
     "spec":{"nodeSelector":{"gpu":"h200"},"capacity":{"dram":"512Gi","hbmPerGpu":0}}})"));
-  ASSERT_TRUE(pool.ok()) << pool.status();
-  EXPECT_EQ(pool->pool.node_labels.at("gpu"), "h200");
-  EXPECT_EQ(pool->pool.dram.bytes, uint64_t{512} << 30);
+  ASSERT_EQ(pool.why_unreadable, "");
+  EXPECT_EQ(pool.pool.node_labels.at("gpu"), "h200");
+  EXPECT_EQ(pool.pool.dram.bytes, uint64_t{512} << 30);
   const nlohmann::json object =
       nlohmann::json::parse(R"({"metadata":{"name":"n","uid":"u","labels":{"a":"b","broken":7}}})");
   EXPECT_EQ(ReadNode(object).labels, (Labels{{"a", "b"}}));
   EXPECT_EQ(ReadNamespace(object).uid, "u");
+}
+
+// Of a pool that a newer definition made unreadable, which nodes are its own is still known.
+TEST(ObjectReaderTest, APoolThatCannotBeReadKeepsItsNameItsAgeAndItsSelector) {
+  const PoolObject pool = ReadPool(nlohmann::json::parse(R"({"apiVersion":"kvartal.dev/v1alpha1","kind":"KVNodePool",
+    "metadata":{"name":"h200","creationTimestamp":"2026-01-01T00:00:00Z"},
+    "spec":{"nodeSelector":{"gpu":"h200"},"capacity":{"dram":"512Gi"},"laterField":1}})"));
+  EXPECT_THAT(pool.why_unreadable, HasSubstr("laterField"));
+  EXPECT_EQ(pool.pool.name, "h200");
+  EXPECT_EQ(pool.created, "2026-01-01T00:00:00Z");
+  EXPECT_EQ(pool.pool.node_labels, (Labels{{"gpu", "h200"}}));
+  EXPECT_FALSE(pool.pool.has_dram);
 }
 
 }  // namespace

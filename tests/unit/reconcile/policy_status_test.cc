@@ -133,9 +133,9 @@ TEST(PolicyStatusTest, UsageAloneIsNoWriteAndIsSeenToDiffer) {
 
 TEST(PolicyStatusTest, WhatIsInForceIsReadBackFromTheStatusWhateverTheSpecSaysNow) {
   PolicyVerdict verdict = Verdict(true);
-  verdict.in_force.emplace();
-  verdict.in_force->subjects = {{"vllm", std::nullopt, ""}};
-  verdict.in_force->weight = 7;
+  verdict.accepted.emplace();
+  verdict.accepted->subjects = {{"vllm", std::nullopt, ""}};
+  verdict.accepted->weight = 7;
   json object = Object(1);
   object["apiVersion"] = "kvartal.dev/v1alpha1";
   object["kind"] = "TenantKVPolicy";

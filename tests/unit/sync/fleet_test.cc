@@ -161,6 +161,115 @@ TEST_F(FleetTest, ARefusedVersionIsNotSentAgainUntilItChangesAlsoAfterANewStream
   EXPECT_THAT(Of("a").rejected, IsEmpty());
 }
 
+v1::Refused Refusal(const std::string& key, const std::string& hash, const std::string& reason,
+                    const std::string& held) {
+  v1::Refused refused;
+  refused.set_key(key);
+  refused.set_hash(hash);
+  refused.set_reason(reason);
+  refused.set_held(held);
+  return refused;
+}
+
+TEST_F(FleetTest, WhatANodeRefusesOfOneTenantIsToldToThatOneAlone) {
+  const SharedNode good = Target({{"a", "1"}, {"b", "1"}});
+  fleet_.SetTargets({{"n1", good}});
+  Dial(&n1_);
+  Obey(&n1_);
+  const SharedNode mixed = Target({{"a", "bad"}, {"b", "2"}, {"c", "new"}});
+  fleet_.SetTargets({{"n1", mixed}});
+  const v1::Update update = SentTo(n1_).at(0);
+  // a keeps what it had, c is left out, b is in force.
+  v1::NodeMessage answer = FakeNode::Answer(update.version(), "");
+  const std::string key_a = "TenantKVPolicy/red/a", key_c = "TenantKVPolicy/red/c";
+  *answer.mutable_answer()->add_refused() =
+      Refusal(key_a, mixed->set.objects().at(key_a).hash, "a's own reason", good->set.objects().at(key_a).hash);
+  *answer.mutable_answer()->add_refused() = Refusal(key_c, mixed->set.objects().at(key_c).hash, "c's own reason", "");
+  progress_.clear();
+  fleet_.OnMessage(n1_.stream, "", answer);
+  EXPECT_THAT(progress_, ElementsAre(key_a, "TenantKVPolicy/red/b", key_c));
+  ASSERT_THAT(Of("a").rejected, SizeIs(1));
+  EXPECT_EQ(Of("a").rejected[0].reason, "a's own reason");
+  EXPECT_EQ(Of("c").rejected.at(0).reason, "c's own reason");
+  EXPECT_THAT(Of("b").rejected, IsEmpty());
+  EXPECT_EQ(Of("b").applied, 1u);
+  EXPECT_EQ(fleet_.stats().nacks, 1u);
+  EXPECT_TRUE(fleet_.IsHeld("red", "a"));
+  EXPECT_TRUE(fleet_.IsHeld("red", "c")) << "it is wanted there, and may be taken at any moment";
+  EXPECT_THAT(SentTo(n1_), IsEmpty()) << "not sent again until it changes";
+  // The next delta is of what the node holds by now, and it has everything that is not in force.
+  n1_.held.Put(key_a, "1", "ns");
+  n1_.held.Put("TenantKVPolicy/red/b", "2", "ns");
+  fleet_.SetTargets({{"n1", Target({{"a", "bad"}, {"b", "3"}, {"c", "new"}})}});
+  const v1::Update next = SentTo(n1_).at(0);
+  EXPECT_EQ(next.base(), n1_.held.Version());
+  EXPECT_EQ(next.changed_size(), 3);
+  EXPECT_THAT(Of("a").rejected, SizeIs(1)) << "the same words of the same object, until it is judged again";
+  fleet_.OnMessage(n1_.stream, "", n1_.Take(next));
+  EXPECT_EQ(Of("a").applied, 1u);
+  EXPECT_THAT(Of("c").rejected, IsEmpty());
+}
+
+// What was refused may lie on the node's disk, and its metric says so: neither goes away by itself.
+TEST_F(FleetTest, ThatARefusedSetIsTakenBackIsAlwaysSent) {
+  const SharedNode good = Target({{"a", "1"}});
+  fleet_.SetTargets({{"n1", good}});
+  Dial(&n1_);
+  Obey(&n1_);
+  fleet_.SetTargets({{"n1", Target({{"a", "bad"}})}});
+  const v1::Update update = SentTo(n1_).at(0);
+  n1_.rejected = update.version();
+  fleet_.OnMessage(n1_.stream, "", FakeNode::Answer(update.version(), "no such thing"));
+  fleet_.SetTargets({{"n1", good}});
+  const std::vector<v1::Update> back = SentTo(n1_);
+  ASSERT_THAT(back, SizeIs(1));
+  EXPECT_EQ(back[0].version(), good->version);
+  fleet_.OnMessage(n1_.stream, "", n1_.Take(back[0]));
+  EXPECT_EQ(fleet_.stats().current, 1u);
+  EXPECT_THAT(SentTo(n1_), IsEmpty()) << "once";
+  // Also when the node comes back with it.
+  Dial(&n1_);
+  Obey(&n1_);
+}
+
+// The policies of a pool whose capacity a node does not have yet are not in force there as their status says.
+TEST_F(FleetTest, APoolThatWaitsForARestartIsToldToEveryPolicyOfThatNode) {
+  auto target = std::make_shared<reconcile::CompiledNode>(*Target({{"a", "1"}}));
+  target->set.Put("KVNodePool//p", "200Gi", "");
+  target->version = target->set.Version();
+  fleet_.SetTargets({{"n1", target}});
+  Dial(&n1_);
+  const v1::Update update = SentTo(n1_).at(0);
+  v1::NodeMessage answer = n1_.Take(update);
+  const std::string hash = target->set.objects().at("KVNodePool//p").hash;
+  *answer.mutable_answer()->add_refused() = Refusal("KVNodePool//p", hash, "restart kvartald", hash);
+  progress_.clear();
+  fleet_.OnMessage(n1_.stream, "", answer);
+  ASSERT_THAT(Of("a").rejected, SizeIs(1));
+  EXPECT_EQ(Of("a").rejected[0].reason, "restart kvartald");
+  EXPECT_TRUE(fleet_.IsHeld("red", "a"));
+  EXPECT_THAT(progress_, ::testing::Contains("TenantKVPolicy/red/a"));
+  EXPECT_THAT(SentTo(n1_), IsEmpty());
+  Dial(&n1_);  // restarted: it has what it is to, and nothing is amiss
+  EXPECT_THAT(SentTo(n1_), IsEmpty());
+  EXPECT_EQ(Of("a").applied, 1u);
+}
+
+TEST_F(FleetTest, WhatWasRefusedBeforeTheOperatorCameIsTold) {
+  const SharedNode target = Target({{"a", "bad"}, {"b", "1"}});
+  fleet_.SetTargets({{"n1", target}});
+  n1_.held.Put("TenantKVPolicy/red/b", "1", "ns");
+  n1_.holds = true;
+  n1_.rejected = target->version;
+  v1::NodeMessage hello = n1_.Hello();
+  *hello.mutable_hello()->add_refused() =
+      Refusal("TenantKVPolicy/red/a", target->set.objects().at("TenantKVPolicy/red/a").hash, "why", "");
+  fleet_.OnMessage(n1_.stream = 70, "", hello);
+  EXPECT_THAT(SentTo(n1_), IsEmpty());
+  EXPECT_EQ(Of("a").rejected.at(0).reason, "why");
+  EXPECT_EQ(Of("b").applied, 1u);
+}
+
 TEST_F(FleetTest, ANodeGetsItsOwnSetAndAnUnknownOneNothing) {
   fleet_.SetTargets({{"n1", Target({{"a", "1"}})}, {"n2", Target({{"b", "1"}}, "q")}});
   FakeNode stranger{"n9"};
@@ -204,6 +313,22 @@ TEST_F(FleetTest, ANodeThatIsAwayEnforcesWhatItHeldAndIsAwaitedForTheRest) {
   EXPECT_TRUE(fleet_.IsHeld("red", "a"));
   Obey(&n1_);
   EXPECT_EQ(Of("a").applied, 1u);
+}
+
+// Made and deleted at once: the node may put it in force at any moment, and its deletion has to wait for that.
+TEST_F(FleetTest, APolicyThatWasSentAndNotAnsweredIsHeld) {
+  fleet_.SetTargets({{"n1", Target({{"a", "1"}})}});
+  Dial(&n1_);
+  EXPECT_TRUE(fleet_.IsHeld("red", "a"));
+  EXPECT_FALSE(fleet_.IsHeld("red", "b"));
+  fleet_.SetTargets({{"n1", Target({{"a", "1"}, {"b", "1"}})}});
+  EXPECT_TRUE(fleet_.IsHeld("red", "b")) << "it is sent with the answer to what is under way";
+  fleet_.SetTargets({{"n1", Target({})}});
+  EXPECT_TRUE(fleet_.IsHeld("red", "a"));
+  Obey(&n1_);
+  EXPECT_TRUE(fleet_.IsHeld("red", "a"));
+  Obey(&n1_);
+  EXPECT_FALSE(fleet_.IsHeld("red", "a"));
 }
 
 TEST_F(FleetTest, AnAnswerThatDoesNotComeEndsTheStream) {

@@ -94,6 +94,23 @@ TEST(ToFamilies, WhatABillIsMadeOf) {
   EXPECT_THAT(text, HasSubstr("kvartal_tenant_demand_bytes" + labels + "6"));
 }
 
+TEST(ToFamilies, LatenciesAreCumulativeAndBySlaTier) {
+  NodeMetrics metrics = OneTenant();
+  LatencyHistogram& load = metrics.engine.latency[static_cast<size_t>(policy::SlaTier::kPremium)].load;
+  for (const int64_t us : {10, 15, 16, 700, 40'000'000}) load.AddNs(us * 1000);
+  const std::string text = Text(metrics);
+  EXPECT_THAT(text, HasSubstr("# TYPE kvartal_load_duration_seconds histogram"));
+  const std::string bucket = "kvartal_load_duration_seconds_bucket{sla=\"premium\",le=\"";
+  EXPECT_THAT(text, HasSubstr(bucket + "1.5e-05\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr(bucket + "6.3e-05\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr(bucket + "0.001023\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr(bucket + "16.777215\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr(bucket + "+Inf\"} 5\n"));
+  EXPECT_THAT(text, HasSubstr("kvartal_load_duration_seconds_count{sla=\"premium\"} 5\n"));
+  EXPECT_THAT(text, HasSubstr("kvartal_load_duration_seconds_count{sla=\"basic\"} 0\n"));
+  EXPECT_EQ(LinesBeginning(text, bucket), 12u);
+}
+
 TEST(ToFamilies, EveryDropReasonIsAWordOfItsOwn) {
   NodeMetrics metrics = OneTenant();
   policy::Tally& taken =
@@ -104,6 +121,16 @@ TEST(ToFamilies, EveryDropReasonIsAWordOfItsOwn) {
   EXPECT_EQ(LinesBeginning(text, "kvartal_tenant_dropped_copies_total{"), 1u);
   EXPECT_THAT(text, HasSubstr("tier=\"dram\",reason=\"taken_by_other\"} 2"));
   EXPECT_THAT(text, HasSubstr("tier=\"dram\",reason=\"taken_by_other\"} 4096"));
+}
+
+// A folder has nobody who could be away.
+TEST(ToFamilies, HowLongTheOperatorHasBeenAwayIsToldWhereThereIsOne) {
+  NodeMetrics metrics = OneTenant();
+  EXPECT_THAT(Text(metrics), Not(HasSubstr("kvartal_operator_away_seconds")));
+  metrics.operator_away_ms = 0;
+  EXPECT_THAT(Text(metrics), HasSubstr("\nkvartal_operator_away_seconds 0\n"));
+  metrics.operator_away_ms = 90'500;
+  EXPECT_THAT(Text(metrics), HasSubstr("\nkvartal_operator_away_seconds 90.5\n"));
 }
 
 TEST(ToFamilies, ARefusedFolderAndLostAuditEventsAreSeen) {

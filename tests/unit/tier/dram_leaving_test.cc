@@ -21,6 +21,7 @@ constexpr DomainId kDomain{0};
 constexpr uint32_t kSlot = 1 * kMiB;
 constexpr uint64_t kExtent = 2 * kMiB;  // two slots
 constexpr auto kMayMove = [](EntryId id) { return id.valid(); };
+constexpr auto kCost = [](EntryId id) -> size_t { return id.valid() ? 0 : 1; };
 
 class DramLeavingTest : public ::testing::Test {
  protected:
@@ -58,7 +59,7 @@ TEST_F(DramLeavingTest, BlocksMoveWithTheirBytesAndTheExtentGoes) {
   tier_->Give(kDomain, slots_.at(3));
   const SlotId old = slots_.at(4);
   const uint32_t old_generation = tier_->GenerationOf(kDomain, old);
-  ASSERT_TRUE(tier_->StartLeaving(kDomain, kExtent, old, kMayMove));
+  ASSERT_TRUE(tier_->StartLeaving(kDomain, kExtent, old, kCost));
   EXPECT_TRUE(tier_->IsLeaving(kDomain, old));
   EXPECT_FALSE(tier_->IsLeaving(kDomain, slots_.at(2)));
   EXPECT_EQ(tier_->LeavingHolders(kDomain), std::vector<EntryId>{EntryId(4)});
@@ -76,13 +77,13 @@ TEST_F(DramLeavingTest, NothingNewGoesInAndWhatMayNotMoveStays) {
   Grow(2);
   for (uint32_t number = 1; number <= 2; ++number) Put(number);
   tier_->SetHolder(kDomain, slots_.at(2), EntryId::None());
-  ASSERT_TRUE(tier_->StartLeaving(kDomain, kExtent, slots_.at(1), kMayMove));
+  ASSERT_TRUE(tier_->StartLeaving(kDomain, kExtent, slots_.at(1), kCost));
   ASSERT_FALSE(tier_->IsLeaving(kDomain, slots_.at(1))) << "an empty extent is easier";
   tier_->StopLeaving(kDomain);
   Put(3);
   Put(4);
   tier_->Give(kDomain, slots_.at(1));
-  ASSERT_TRUE(tier_->StartLeaving(kDomain, kExtent, SlotId::None(), [](EntryId id) { return id == EntryId(9); }));
+  ASSERT_TRUE(tier_->StartLeaving(kDomain, kExtent, SlotId::None(), [](EntryId) -> size_t { return 1; }));
   ASSERT_TRUE(tier_->IsLeaving(kDomain, slots_.at(2))) << "one that may not move is fewer than two";
   EXPECT_FALSE(tier_->Take(kDomain, kSlot).valid());
   MoveOut();
@@ -96,9 +97,18 @@ TEST_F(DramLeavingTest, NothingNewGoesInAndWhatMayNotMoveStays) {
 TEST_F(DramLeavingTest, NoneIsLargerThanAsked) {
   Grow(1);
   Put(1);
-  EXPECT_FALSE(tier_->StartLeaving(kDomain, kExtent - 1, slots_.at(1), kMayMove));
+  EXPECT_FALSE(tier_->StartLeaving(kDomain, kExtent - 1, slots_.at(1), kCost));
   EXPECT_EQ(tier_->LeavingSlots(kDomain), 0u);
-  EXPECT_TRUE(tier_->StartLeaving(kDomain, kExtent, slots_.at(1), kMayMove));
+  EXPECT_TRUE(tier_->StartLeaving(kDomain, kExtent, slots_.at(1), kCost));
+}
+
+TEST_F(DramLeavingTest, WhatCostsMoreStaysHoweverFewItIs) {
+  Grow(2);
+  for (uint32_t number = 1; number <= 3; ++number) Put(number);
+  const SlotId alone = slots_.at(3);
+  ASSERT_TRUE(
+      tier_->StartLeaving(kDomain, kExtent, alone, [](EntryId id) -> size_t { return id == EntryId(3) ? 9 : 1; }));
+  EXPECT_FALSE(tier_->IsLeaving(kDomain, alone));
 }
 
 }  // namespace

@@ -133,6 +133,30 @@ TEST(NvmeFormat, FieldsLieWhereTheDocumentSays) {
   EXPECT_EQ(u64(4088), XXH3_64bits_withSeed(page.data(), 4088, kSeed));
 }
 
+TEST(NvmeFormat, AHeaderOfAnEncryptedBlockIsAsTheDocumentSays) {
+  BlockHeader header = *DecodeBlockHeader(BlockPage(), kSeed, kSlot);
+  header.seal.key_id = 0x01020304;
+  header.seal.random.fill(std::byte{0xd1});
+  header.seal.tag.fill(std::byte{0xd2});
+  Page page(kNvmeHeaderBytes);
+  EncodeBlockHeader(header, kSeed, kSlot, page);
+  EXPECT_EQ(page[8], std::byte{2});
+  EXPECT_EQ(page[184], std::byte{4});
+  EXPECT_EQ(page[187], std::byte{1});
+  EXPECT_EQ(page[188], std::byte{0});
+  EXPECT_EQ(page[192], std::byte{0xd1});
+  EXPECT_EQ(page[223], std::byte{0xd1});
+  EXPECT_EQ(page[224], std::byte{0xd2});
+  EXPECT_EQ(page[239], std::byte{0xd2});
+  EXPECT_EQ(BoundToPayload(page).size(), 224u);
+  const absl::StatusOr<BlockHeader> decoded = DecodeBlockHeader(page, kSeed, kSlot);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->seal.key_id, header.seal.key_id);
+  EXPECT_EQ(decoded->seal.random, header.seal.random);
+  EXPECT_EQ(decoded->seal.tag, header.seal.tag);
+  EXPECT_EQ(decoded->identity.key, header.identity.key);
+}
+
 TEST(NvmeFormat, EveryFlippedBitOfAHeaderIsFound) {
   Page page = BlockPage();
   for (size_t bit = 0; bit < kNvmeHeaderBytes * 8; ++bit) {
@@ -147,14 +171,14 @@ TEST(NvmeFormat, EveryFlippedBitOfAHeaderIsFound) {
 
 TEST(NvmeFormat, AnotherVersionIsToldFromDamage) {
   Page page = BlockPage();
-  const uint32_t version = 2;
+  const uint32_t version = kNvmeEncryptedVersion + 1;
   Poke(&page, 8, &version, sizeof(version));
   EXPECT_TRUE(absl::IsDataLoss(DecodeBlockHeader(page, kSeed, kSlot).status()));  // as a flipped bit would do
   Reseal(&page, kSeed);
   const absl::Status status = DecodeBlockHeader(page, kSeed, kSlot).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("format version 2"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("writes 1"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("format version 3"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("writes 2"));
 }
 
 TEST(NvmeFormat, HeaderIsBoundToItsDeviceAndSlot) {

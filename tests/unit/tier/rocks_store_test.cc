@@ -109,9 +109,10 @@ TEST_F(RocksStoreTest, AFullDiskFailsWritesAndAReopenMendsThem) {
   const absl::Status reopened = store->Reopen();
   ASSERT_TRUE(reopened.ok()) << reopened;
   ASSERT_TRUE(PutMany(store.get(), 200, 100).ok());
+  ASSERT_TRUE(store->MarkComplete().ok());
   store.reset();
   store = Open();
-  EXPECT_FALSE(store->was_empty());
+  EXPECT_FALSE(store->incomplete());
   EXPECT_GE(CountOf(store.get()), 200u);
 }
 
@@ -139,12 +140,55 @@ TEST_F(RocksStoreTest, RecordsLostWhileRunningAreKnownToBeLostAtTheNextStart) {
   std::filesystem::remove_all(options_.path);
   ASSERT_TRUE(store->Reopen().ok());
   ASSERT_TRUE(PutMany(store.get(), 200, 5).ok());
+  ASSERT_TRUE(store->MarkComplete().ok()) << "of what was missing before, and that is another folder now";
   store.reset();
   store = Open();
-  EXPECT_TRUE(store->was_empty()) << "the first hundred are missing: the headers must be read";
+  EXPECT_TRUE(store->incomplete()) << "the first hundred are missing: the headers must be read";
   EXPECT_EQ(CountOf(store.get()), 5u) << "what is there is not thrown away";
   store.reset();
-  EXPECT_FALSE(Open()->was_empty());
+  store = Open();
+  EXPECT_TRUE(store->incomplete()) << "they were not read yet";
+  ASSERT_TRUE(store->MarkComplete().ok());
+  store.reset();
+  EXPECT_FALSE(Open()->incomplete());
+}
+
+// What is owed is owed though the disk was full when it was to be written down.
+TEST_F(RocksStoreTest, AnErasureThatCouldNotBeWrittenDownIsWrittenAtTheReopen) {
+  const auto erasure = [](uint64_t id, uint64_t blocks) {
+    ErasureRecord record;
+    record.id = id;
+    record.unzeroed_blocks = blocks;
+    return record;
+  };
+  const auto owed = [](const RocksStore& store) {
+    std::map<uint64_t, uint64_t> blocks;
+    for (const ErasureRecord& record : store.Erasures()) blocks[record.id] = record.unzeroed_blocks;
+    return blocks;
+  };
+  auto store = Open();
+  for (const uint64_t id : {1, 2, 3}) store->PutErasure(erasure(id, 10 * id));
+  ASSERT_TRUE(store->Commit(false).ok());
+  {
+    const FullDisk full(0);
+    store->PutErasure(erasure(1, 11));
+    store->EndErasure(2);
+    EXPECT_FALSE(store->Commit(false).ok());
+    // Nor what is put while it is closed.
+    store->PutErasure(erasure(4, 40));
+    store->Discard();
+    EXPECT_FALSE(store->Reopen().ok());
+  }
+  ASSERT_TRUE(store->Reopen().ok());
+  const std::map<uint64_t, uint64_t> expected = {{1, 11}, {3, 30}, {4, 40}};
+  EXPECT_EQ(owed(*store), expected);
+  store.reset();
+  EXPECT_EQ(owed(*Open()), expected);
+  // In a folder that is made anew, too.
+  store = Open();
+  std::filesystem::remove_all(options_.path);
+  ASSERT_TRUE(store->Reopen().ok());
+  EXPECT_EQ(owed(*store), expected);
 }
 
 TEST_F(RocksStoreTest, ALogCutAnywhereOrDamagedLeavesAPrefixOfWholeBatches) {
@@ -218,7 +262,7 @@ TEST_F(RocksStoreTest, ADamagedTableIsToldAndSetAsideAndWhatWasErasedStaysSo) {
   ASSERT_TRUE(store->Commit(false).ok());
   store.reset();
   store = Open();
-  EXPECT_TRUE(store->was_empty()) << "the headers are to be read";
+  EXPECT_TRUE(store->incomplete()) << "the headers are to be read";
   size_t condemned = 0;
   ASSERT_TRUE(store
                   ->Load([&](const std::vector<CatalogRecord>& records) {
@@ -255,13 +299,14 @@ TEST_F(FullCatalogDiskTest, TheBallastLetsADatabaseOpenOnADiskThatOthersFilled) 
   {
     auto store = Open();
     ASSERT_TRUE(PutMany(store.get(), 1, 2000).ok());
+    ASSERT_TRUE(store->MarkComplete().ok());
     EXPECT_EQ(std::filesystem::file_size(options_.path + ".ballast"), kCatalogBallastBytes);
   }
   Fill();
   {
     auto store = Open();
     EXPECT_FALSE(std::filesystem::exists(options_.path + ".ballast"));
-    EXPECT_FALSE(store->was_empty());
+    EXPECT_FALSE(store->incomplete());
     EXPECT_EQ(CountOf(store.get()), 2000u);
     EXPECT_TRUE(PutMany(store.get(), 5000, 2000).ok()) << "and there is room to work with";
   }

@@ -93,6 +93,8 @@ class PageStore:
     def enter(self, namespace: Namespace) -> None:
         """What was stored so far is not found again. No other call may be under way."""
         self._kept.drop_all()
+        for client in self._reader, self._writer:
+            client.close_namespace(self._namespace)
         self._namespace = namespace
 
     def close(self) -> None:

@@ -240,6 +240,8 @@ class SchedulerSide:
     # --- inside
 
     def _enter(self, namespace: Namespace) -> None:
+        if self._namespace is not None:
+            self._client.close_namespace(self._namespace)
         self._namespace = namespace
         log.info('Kvartal: blocks of %d tokens, %d bytes, digest %s', namespace.tokens_per_block, namespace.shard_bytes,
                  namespace.digest.hex()[:16])

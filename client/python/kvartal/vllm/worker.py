@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVarTuple, Unpack
 
-from kvartal import Client, Outcome
+from kvartal import Client, Namespace, Outcome
 from kvartal.vllm.options import Options
 from kvartal.vllm.pages import HostPages
 from kvartal.vllm.plan import NO_LEASE, LoadJob, StepPlan, StepReport, StoreJob
@@ -49,6 +49,7 @@ class WorkerSide:
         self._now = now
         self._client: Client | None = None
         self._group: bytes | None = None
+        self._namespace: Namespace | None = None  # of the last job: the client has that one open alone
         self._changed = threading.Condition()
         # --- guarded by _changed
         self._loads: deque[tuple[LoadJob, bytes | None, float]] = deque()  # and until when
@@ -174,13 +175,17 @@ class WorkerSide:
             self._cancelled.discard(job.job)
             self._end(job.job)
 
-    def _attached(self, group: bytes | None) -> Client:
-        """The client of that engine group."""
+    def _attached(self, group: bytes | None, namespace: Namespace) -> Client:
+        """The client of that engine group, for a job of that namespace."""
         if self._client is None or self._group != group:
             if self._client is not None:
                 self._client.close()
             self._client = self._connect(group)
             self._group = group
+            self._namespace = None
+        if self._namespace is not None and self._namespace != namespace:
+            self._client.close_namespace(self._namespace)
+        self._namespace = namespace
         return self._client
 
     def _left_ms(self, until: float) -> int:
@@ -195,7 +200,7 @@ class WorkerSide:
         if job.lease == NO_LEASE:
             return 0
         self._left_ms(until)
-        client = self._attached(group)
+        client = self._attached(group, job.namespace)
         places = range(job.first, job.first + len(job.blocks))
         with client.borrow(job.namespace, job.lease, places, self._left_ms(until)) as lease:
             loaded = lease.load(deadline_ms=self._left_ms(until))
@@ -216,7 +221,7 @@ class WorkerSide:
 
     def _store_part(self, job: StoreJob, group: bytes | None) -> int:
         """How many of the first STORE_PART blocks of the job are in the cache now, if need be without it."""
-        client = self._attached(group)
+        client = self._attached(group, job.namespace)
         with client.reserve(job.namespace, job.keys[:STORE_PART], job.parent, job.depth, job.request, self._shard,
                             self._options.store_deadline_ms) as slots:
             for i in range(len(slots)):

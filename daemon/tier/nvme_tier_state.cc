@@ -1,0 +1,369 @@
+#include "daemon/tier/nvme_tier_state.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/base/limits.h"
+#include "daemon/base/log.h"
+#include "daemon/base/units.h"
+
+namespace kvartal::tier {
+namespace {
+
+// Generations of one opening of the device follow its open count: none is ever used twice, however the clocks go.
+constexpr int kGenerationCountBits = 40;
+
+using Verdict = NvmeTransfer::Verdict;
+
+uint32_t PayloadOf(uint32_t slot_bytes) { return static_cast<uint32_t>(RoundUp(slot_bytes, kSlotAlignBytes)); }
+uint64_t OffsetOf(SlotId slot) { return uint64_t{slot.value()} * kSlotAlignBytes; }
+
+// A disk or a client may fail a million times: the log grows with the logarithm.
+bool WorthALine(uint64_t times_seen) { return std::has_single_bit(times_seen); }
+
+Mapping NewPages(uint64_t bytes) {
+  absl::StatusOr<Mapping> pages = Mapping::Anonymous(bytes);
+  KV_CHECK(pages.ok());
+  return *std::move(pages);
+}
+
+device::BlockIo SlotIo(device::BlockIo::Op op, device::IoClass io_class, DomainId owner, const NvmeTransfer& transfer) {
+  device::BlockIo io;
+  io.op = op;
+  io.io_class = io_class;
+  io.owner = owner;
+  io.offset = OffsetOf(transfer.slot);
+  io.parts[0] = {transfer.page.data(), transfer.page.size()};
+  io.parts[1] = {transfer.payload.data(), transfer.payload.size()};
+  io.part_count = 2;
+  return io;
+}
+
+}  // namespace
+
+NvmeTier::State::State(device::BlockFile* file, const Clock* clock, const Superblock& superblock)
+    : file_(file),
+      superblock_(superblock),
+      device_id_(DeviceIdOf(superblock)),
+      // A SlotId has 32 bits: what lies above 16 TiB is not used.
+      segments_(kNvmeDataStartBytes, std::min(file->size_bytes(), uint64_t{UINT32_MAX} * kSlotAlignBytes),
+                superblock.segment_bytes),
+      slots_(&segments_),
+      health_(clock),
+      pages_(segments_.segment_count()),
+      next_generation_((superblock.open_count << kGenerationCountBits) + 1),
+      capacity_bytes_(segments_.capacity_bytes()) {}
+
+uint64_t NvmeTier::State::GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const {
+  if (slot_bytes == 0 || slot_bytes > kBlockBytesMax || !Healthy()) return 0;
+  const uint64_t bytes = NvmeSlots::ExtentBytes(PayloadOf(slot_bytes));
+  return bytes <= at_most_bytes && segments_.CanReserve(PayloadOf(slot_bytes)) ? bytes : 0;
+}
+
+TierStats NvmeTier::State::Stats() const {
+  TierStats stats;
+  stats.capacity_bytes = capacity_bytes_;
+  stats.granted_bytes = slots_.granted_bytes();
+  stats.used_bytes = slots_.used_bytes();
+  stats.slots_used = slots_.slots_taken();
+  stats.healthy = Healthy();
+  return stats;
+}
+
+// --- transfers
+
+NvmeTier::State::TransferPtr NvmeTier::State::NewTransfer(SlotId slot, const BlockIdentity& identity,
+                                                          std::span<const std::byte> payload) {
+  KV_CHECK(payload.size() == slots_.PayloadBytesOf(slot) && identity.payload_bytes == payload.size());
+  TransferPtr transfer;
+  if (spare_.empty()) {
+    transfer = std::make_shared<NvmeTransfer>();
+    transfer->page = NewPages(kNvmeHeaderBytes);
+    transfer->header_seed = superblock_.header_seed;
+    transfer->buffers = &cipher_buffers_;
+  } else {
+    transfer = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  transfer->slot = slot;
+  transfer->header = BlockHeader{.identity = identity};
+  transfer->payload = {const_cast<std::byte*>(payload.data()), payload.size()};  // a write only reads it
+  transfer->cipher = CipherOf(slots_.DomainOf(slot));
+  transfer->verdict = Verdict::kFine;
+  return transfer;
+}
+
+void NvmeTier::State::Recycle(TransferPtr transfer) {
+  transfer->write_done = nullptr;
+  transfer->read_done = nullptr;
+  transfer->payload = {};
+  transfer->cipher = {};
+  cipher_buffers_.Give(std::move(transfer->encrypted));
+  if (spare_.size() < kSpareTransfersMax) spare_.push_back(std::move(transfer));
+}
+
+bool NvmeTier::State::Write(SlotId slot, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
+                            std::span<const std::byte> payload, WriteDone done) {
+  if (!slots_.Idle(slot)) KV_BUG("an nvme slot is written while another transfer of it is under way");
+  const uint32_t segment = *segments_.SegmentOf(slot);
+  SegmentPage& page = pages_[segment];
+  const bool first = page.writing == 0 && page.waiting.empty();
+  const bool wait = !first || page.written != payload.size();
+  if (wait && first && !WriteSegmentPage(segment)) return false;
+
+  TransferPtr transfer = NewTransfer(slot, identity, payload);
+  transfer->header.generation = next_generation_++;
+  transfer->header.first_commit_ms = first_commit_ms;
+  transfer->header.last_access_ms = last_access_ms;
+  transfer->write_done = std::move(done);
+  if (wait) {
+    page.waiting.push_back(transfer);
+  } else if (!SubmitWrite(transfer)) {
+    Recycle(std::move(transfer));
+    return false;
+  }
+  slots_.SetGeneration(slot, transfer->header.generation);
+  slots_.BeginTransfer(slot);
+  return true;
+}
+
+bool NvmeTier::State::SubmitWrite(const TransferPtr& transfer) {
+  device::BlockIo io =
+      SlotIo(device::BlockIo::Op::kWrite, device::IoClass::kDemotion, slots_.DomainOf(transfer->slot), *transfer);
+  io.on_disk_thread = [transfer](device::BlockIo& io_to_seal) { return transfer->Seal(&io_to_seal); };
+  io.done = [self = shared_from_this(), transfer](const absl::Status& status) { self->OnWritten(transfer, status); };
+  return file_->Submit(std::move(io));
+}
+
+void NvmeTier::State::OnWritten(const TransferPtr& transfer, const absl::Status& status) {
+  if (closed_) return;
+  // Without a key nothing was asked of the device.
+  const bool unasked = transfer->verdict == Verdict::kNoKey;
+  if (!unasked) NoteResult(status, &counters_.write_errors);
+  slots_.SetWriteFailed(transfer->slot, !status.ok() && !unasked);
+  if (status.ok()) {
+    ++counters_.blocks_written;
+    counters_.bytes_written += NvmeSlots::ExtentBytes(transfer->header.identity.payload_bytes);
+  }
+  slots_.EndTransfer(transfer->slot);
+  WriteDone done = std::move(transfer->write_done);
+  absl::StatusOr<BlockHeader> result = transfer->header;
+  if (!status.ok()) result = unasked ? status : absl::UnavailableError(status.message());
+  Recycle(transfer);
+  done(std::move(result));
+  OnQueueRoom();
+}
+
+bool NvmeTier::State::Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload,
+                           device::IoClass io_class, Done done) {
+  if (device_state() == DeviceState::kOffline) return false;
+  TransferPtr transfer = NewTransfer(slot, identity, payload);
+  transfer->header.generation = slots_.GenerationOf(slot);
+  transfer->read_done = std::move(done);
+  device::BlockIo io = SlotIo(device::BlockIo::Op::kRead, io_class, slots_.DomainOf(slot), *transfer);
+  io.on_disk_thread = [transfer](device::BlockIo&) { return transfer->Verify(); };
+  io.done = [self = shared_from_this(), transfer](const absl::Status& status) { self->OnRead(transfer, status); };
+  if (!file_->Submit(std::move(io))) {
+    Recycle(std::move(transfer));
+    return false;
+  }
+  slots_.BeginTransfer(slot);
+  return true;
+}
+
+void NvmeTier::State::Hasten(SlotId slot) { file_->Hasten(slots_.DomainOf(slot), OffsetOf(slot)); }
+
+bool NvmeTier::State::TakeBack(SlotId slot) {
+  if (!file_->Withdraw(slots_.DomainOf(slot), OffsetOf(slot))) return false;
+  slots_.EndTransfer(slot);
+  return true;
+}
+
+void NvmeTier::State::OnRead(const TransferPtr& transfer, const absl::Status& status) {
+  if (closed_) return;
+  absl::Status result = status;
+  if (transfer->verdict == Verdict::kNoKey) {
+    ++counters_.keys_missing;
+  } else if (transfer->verdict != Verdict::kFine) {
+    uint64_t& mismatches =
+        transfer->verdict == Verdict::kBadHeader ? counters_.header_mismatches : counters_.checksum_mismatches;
+    if (WorthALine(++mismatches)) Log(LogLevel::kWarning, "nvme", "a block is lost: ", std::string(status.message()));
+  } else {
+    NoteResult(status, &counters_.read_errors);
+    if (!status.ok()) result = absl::UnavailableError(status.message());
+  }
+  if (status.ok()) {
+    ++counters_.blocks_read;
+    counters_.bytes_read += NvmeSlots::ExtentBytes(transfer->header.identity.payload_bytes);
+    slots_.SetGeneration(transfer->slot, transfer->header.generation);
+  }
+  slots_.EndTransfer(transfer->slot);
+  Done done = std::move(transfer->read_done);
+  Recycle(transfer);
+  done(std::move(result));
+  OnQueueRoom();
+}
+
+void NvmeTier::State::Copy(SlotId from, SlotId to, const BlockIdentity& identity, int64_t first_commit_ms,
+                           int64_t last_access_ms, WriteDone done) {
+  const auto buffer = std::make_shared<Mapping>(NewPages(identity.payload_bytes));
+  const std::span<std::byte> payload(buffer->data(), identity.payload_bytes);
+  const auto told = std::make_shared<WriteDone>(std::move(done));
+  const absl::Status no_room = absl::ResourceExhaustedError("the disk queue is full");
+  const bool queued = Read(from, identity, payload, device::IoClass::kDemotion, [=, this](const absl::Status& read) {
+    if (!read.ok()) return (*told)(read);
+    const auto on_written = [buffer, told](absl::StatusOr<BlockHeader> written) { (*told)(std::move(written)); };
+    if (!Write(to, identity, first_commit_ms, last_access_ms, payload, on_written)) (*told)(no_room);
+  });
+  if (!queued) (*told)(no_room);
+}
+
+bool NvmeTier::State::Erase(SlotId slot, Done done) {
+  if (!slots_.Idle(slot)) KV_BUG("an nvme slot is erased while a transfer of it is under way");
+  if (zeros_.data() == nullptr) zeros_ = NewPages(kNvmeHeaderBytes + kBlockBytesMax);
+  device::BlockIo io;
+  io.op = device::BlockIo::Op::kWrite;
+  io.owner = slots_.DomainOf(slot);
+  io.offset = OffsetOf(slot);
+  io.parts[0] = {zeros_.data(), NvmeSlots::ExtentBytes(slots_.PayloadBytesOf(slot))};
+  io.done = [self = shared_from_this(), slot, erased = std::move(done)](const absl::Status& status) mutable {
+    self->OnErased(slot, status, std::move(erased));
+  };
+  if (!file_->Submit(std::move(io))) return false;
+  slots_.BeginTransfer(slot);
+  return true;
+}
+
+void NvmeTier::State::OnErased(SlotId slot, const absl::Status& status, Done done) {
+  if (closed_) return;
+  NoteResult(status, &counters_.write_errors);
+  slots_.SetWriteFailed(slot, !status.ok());
+  slots_.EndTransfer(slot);
+  done(status.ok() ? absl::OkStatus() : absl::UnavailableError(status.message()));
+  OnQueueRoom();
+}
+
+// --- ciphers
+
+void NvmeTier::State::SetCipher(DomainId domain, DomainCipher cipher) {
+  if (cipher.cipher == nullptr && !cipher.required) {
+    ciphers_.erase(domain);
+  } else {
+    ciphers_[domain] = std::move(cipher);
+  }
+}
+
+DomainCipher NvmeTier::State::CipherOf(DomainId domain) const {
+  const auto found = ciphers_.find(domain);
+  return found == ciphers_.end() ? DomainCipher() : found->second;
+}
+
+bool NvmeTier::State::MayWrite(DomainId domain) const {
+  const auto found = ciphers_.find(domain);
+  if (found == ciphers_.end() || !found->second.required) return true;
+  return found->second.cipher != nullptr && found->second.cipher->newest_key() != 0;
+}
+
+// --- the header of a segment
+
+bool NvmeTier::State::WriteSegmentPage(uint32_t segment) {
+  auto page = std::make_shared<Mapping>(NewPages(kNvmeHeaderBytes));
+  const uint32_t payload_bytes = segments_.PayloadBytesOf(segment);
+  EncodeSegmentHeader({superblock_.device_uuid, segment, payload_bytes}, {page->data(), page->size()});
+  device::BlockIo io;
+  io.op = device::BlockIo::Op::kWrite;
+  io.io_class = device::IoClass::kDemotion;
+  io.offset = segments_.HeaderOffsetOf(segment);
+  io.parts[0] = {page->data(), page->size()};
+  io.done = [self = shared_from_this(), page, segment](const absl::Status& status) {
+    self->OnSegmentPage(segment, status);
+  };
+  if (!file_->Submit(std::move(io))) return false;
+  pages_[segment].written = 0;
+  pages_[segment].writing = payload_bytes;
+  return true;
+}
+
+void NvmeTier::State::OnSegmentPage(uint32_t segment, const absl::Status& status) {
+  if (closed_) return;
+  NoteResult(status, &counters_.write_errors);
+  SegmentPage& page = pages_[segment];
+  page.written = status.ok() ? page.writing : 0;
+  page.writing = 0;
+  std::vector<TransferPtr> failed;
+  if (status.ok()) {
+    ++counters_.segment_headers_written;
+    stalled_.push_back(segment);
+  } else {
+    failed = std::exchange(page.waiting, {});
+  }
+  for (TransferPtr& transfer : failed) {
+    slots_.SetWriteFailed(transfer->slot, true);
+    slots_.EndTransfer(transfer->slot);
+    WriteDone done = std::move(transfer->write_done);
+    Recycle(std::move(transfer));
+    done(absl::UnavailableError(absl::StrCat("the header of nvme segment ", segment, ": ", status.message())));
+    if (closed_) return;
+  }
+  OnQueueRoom();
+}
+
+// False when the disk queue has no room for all of it.
+bool NvmeTier::State::SubmitWaiting(uint32_t segment) {
+  SegmentPage& page = pages_[segment];
+  if (page.waiting.empty() || page.writing != 0) return true;
+  // Emptied meanwhile, and taken for another size.
+  if (page.written != segments_.PayloadBytesOf(segment)) return WriteSegmentPage(segment);
+  size_t sent = 0;
+  while (sent < page.waiting.size() && SubmitWrite(page.waiting[sent])) ++sent;
+  page.waiting.erase(page.waiting.begin(), page.waiting.begin() + static_cast<ptrdiff_t>(sent));
+  return page.waiting.empty();
+}
+
+// Every transfer that ends comes by: what the full queue had no room for is submitted now.
+void NvmeTier::State::OnQueueRoom() {
+  if (closed_) return;
+  while (!stalled_.empty() && SubmitWaiting(stalled_.back())) stalled_.pop_back();
+  if (scan_ != nullptr) scan_->Step();
+}
+
+void NvmeTier::State::NoteResult(const absl::Status& status, uint64_t* errors) {
+  if (status.ok()) {
+    health_.OnSuccess();
+  } else {
+    health_.OnError();
+    if (WorthALine(++*errors)) Log(LogLevel::kWarning, "nvme", "device error: ", std::string(status.message()));
+  }
+  if (health_.state() == told_state_) return;
+  told_state_ = health_.state();
+  constexpr const char* kWhat[] = {" takes new blocks again",
+                                   " failed too often: it takes no new blocks for now, reads go on",
+                                   " failed again and again: it is left alone for now, what it holds is kept"};
+  Log(told_state_ == DeviceState::kHealthy ? LogLevel::kInfo : LogLevel::kError, "nvme", "device ", device_id_,
+      kWhat[static_cast<size_t>(told_state_)]);
+}
+
+void NvmeTier::State::Scan(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, Done done) {
+  KV_CHECK(scan_ == nullptr || scan_->finished());
+  const auto on_room = [weak = weak_from_this()] {
+    if (const std::shared_ptr<State> self = weak.lock()) self->OnQueueRoom();
+  };
+  scan_ = std::make_shared<HeaderScan>(file_, superblock_, &segments_, on_room, std::move(batch), std::move(done));
+  scan_->Step();
+}
+
+NvmeCounters& NvmeTier::State::counters() {
+  counters_.quarantined_slots = slots_.quarantined();
+  return counters_;
+}
+
+void NvmeTier::State::Close() {
+  closed_ = true;
+  for (SegmentPage& page : pages_) page.waiting.clear();
+  if (scan_ != nullptr) scan_->Cancel();
+}
+
+}  // namespace kvartal::tier

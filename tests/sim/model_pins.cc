@@ -1,0 +1,61 @@
+// The pins of the model: what was promised to be kept, and until when.
+#include <algorithm>
+
+#include "daemon/base/limits.h"
+#include "tests/sim/model.h"
+
+namespace kvartal::sim {
+
+void Model::Pin(const BlockRef& ref, int64_t until_ms, int64_t now_ms) {
+  Life& life = lives_[ref.life];
+  Life::Block& block = at(ref);
+  block.pinned_until_ms = std::max(block.pinned_until_ms, until_ms);
+  block.ever_pinned_until_ms = std::max(block.ever_pinned_until_ms, until_ms);
+  if (std::find(life.pins.begin(), life.pins.end(), ref) == life.pins.end()) life.pins.push_back(ref);
+  std::erase_if(life.pins, [&](const BlockRef& pin) { return at(pin).pinned_until_ms <= now_ms; });
+  uint64_t pinned_bytes = 0;
+  for (const BlockRef& pin : life.pins) pinned_bytes += plan_.layouts[pin.space].SlotBytes();
+  const uint64_t guarantee_bytes =
+      life.rules.tier(TierKind::kDram).guarantee_bytes + life.rules.tier(TierKind::kNvme).guarantee_bytes;
+  if (pinned_bytes > guarantee_bytes && !life.quota_lowered)
+    findings_.Add(absl::StrCat(life.name, " has pinned more than its guarantee"));
+}
+
+// --- deleting
+
+bool Model::PinsAreOnNvme(const Life& life) const {
+  uint64_t bytes = 0;
+  for (const BlockRef& pin : life.pins) bytes += plan_.layouts[pin.space].SlotBytes() + kNvmeHeaderBytes;
+  return bytes <= life.least_nvme_guarantee;
+}
+
+bool Model::HasPins(int64_t now_ms) {
+  for (Life& life : lives_) {
+    for (const BlockRef& pin : life.pins) {
+      if (at(pin).pinned_until_ms > now_ms) return true;
+    }
+  }
+  return false;
+}
+
+std::vector<Model::DurablePin> Model::DurablePins() {
+  std::vector<DurablePin> pins;
+  if (plan_.disk_lies() || plan_.planted != Planted::kNothing) return pins;
+  for (const auto& [slot, nonce] : durable_) {
+    const BlockRef ref = versions_[nonce].block;
+    const Life& life = lives_[ref.life];
+    const bool may_end = life.quota_lowered || life.was_removed || life.dropping || !life.in_policy ||
+                         life.rules.max_entries != policy::kNoLimit || !PinsAreOnNvme(life) ||
+                         versions_[nonce].commit_ms <= life.dropped_ms + 2 * kTickMs;  // a tombstone may cover it
+    if (may_end || life.spaces.empty()) continue;
+    const Life::Block& block = at(ref);
+    if (block.nonce == nonce && block.maybe) pins.push_back({ref, nonce, block.pinned_until_ms});
+  }
+  return pins;
+}
+
+bool Model::MustBeKept(const DurablePin& pin, int64_t now_ms, int64_t latest_ms) const {
+  return pin.until_ms > now_ms + 3 * kTickMs && !MayHaveAged(versions_[pin.nonce], std::max(now_ms, latest_ms));
+}
+
+}  // namespace kvartal::sim

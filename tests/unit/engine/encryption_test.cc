@@ -1,0 +1,234 @@
+// Tenants whose blocks are encrypted on NVMe, in the engine: what is refused, lost and forgotten, and what is not.
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/cipher/tenant_cipher.h"
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace kvartal::engine {
+namespace {
+
+using policy::DropReason;
+using policy::Refusal;
+
+constexpr char kRed[] = "red/t";
+
+class EncryptionTest : public EngineTest {
+ protected:
+  EncryptionTest() {
+    ring_ = std::make_shared<cipher::KeyRing>();
+    SetKeys(KeyLine(1, 'a'));
+  }
+
+  static std::string KeyLine(uint32_t id, char digit) { return absl::StrCat(id, " ", std::string(64, digit), "\n"); }
+  void SetKeys(const std::string& text) {
+    const auto keys = cipher::NodeKeys::Parse(std::as_bytes(std::span(text)));
+    ASSERT_TRUE(keys.ok()) << keys.status();
+    ring_->Set(*keys);
+  }
+  static policy::TenantRules Encrypted(const std::string& name, uint64_t nvme_limit = 64 * kMiB) {
+    policy::TenantRules rules = Rules(name, 32 * kMiB, nvme_limit);
+    rules.encrypt_nvme = true;
+    return rules;
+  }
+  // Stored, durable, and in memory no more.
+  void StoreOnDisk(const std::vector<BlockKey>& keys) {
+    ASSERT_EQ(Store(kRed, OpenNs(), keys), keys.size());
+    Pump();
+    Restart();
+  }
+  NamespaceId OpenNs() { return Open(kRed, 1, 1, kTestBlockBytes); }
+  tier::OwnerSalt SaltOnDisk() const {
+    EXPECT_EQ(catalog_disk_->salts.size(), 1u);
+    return catalog_disk_->salts.empty() ? tier::OwnerSalt() : catalog_disk_->salts.begin()->second;
+  }
+};
+
+TEST_F(EncryptionTest, BlocksOfATenantThatWantsItAreOnNvmeAndNotInTheClear) {
+  Start({Encrypted(kRed), Rules("blue/t", 32 * kMiB, 64 * kMiB)});
+  const std::vector<BlockKey> keys = Chain(1, 4);
+  ASSERT_EQ(Store(kRed, OpenNs(), keys), keys.size());
+  ASSERT_EQ(Store("blue/t", Open("blue/t", 2, 1, kTestBlockBytes), Chain(100, 1)), 1u);
+  Pump();
+  EXPECT_EQ(durable_.size(), 5u);
+  for (const BlockKey& key : keys) EXPECT_EQ(PagesOnDisk(key), 0u);
+  EXPECT_GT(PagesOnDisk(KeyOf(100)), 0u) << "the control";
+  EXPECT_TRUE(StatsOf(kRed).encrypts_nvme);
+  EXPECT_FALSE(StatsOf("blue/t").encrypts_nvme);
+  Restart();
+  const Loaded loaded = LookupAndLoad(kRed, OpenNs(), keys);
+  EXPECT_EQ(loaded.count, keys.size());
+  EXPECT_EQ(loaded.wrong, 0u);
+}
+
+TEST_F(EncryptionTest, WithoutAKeyNothingIsWrittenAndTheRefusalIsCounted) {
+  SetKeys("");
+  Start({Encrypted(kRed)});
+  const std::vector<BlockKey> keys = Chain(1, 3);
+  ASSERT_EQ(Store(kRed, OpenNs(), keys), keys.size()) << "memory is not meant";
+  Pump();
+  EXPECT_EQ(TierStatsOf(kRed, TierKind::kNvme).refusal(Refusal::kEncryptionKeyMissing).count, keys.size());
+  EXPECT_EQ(TierStatsOf(kRed, TierKind::kNvme).charged_bytes, 0u);
+  EXPECT_EQ(Matched(OpenNs(), keys), keys.size());
+  SetKeys(KeyLine(1, 'a'));
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(50, 1)), 1u);
+  Pump();
+  EXPECT_EQ(durable_.size(), 1u) << "a key that came is used";
+  engine_->CheckInvariants();
+}
+
+TEST_F(EncryptionTest, AKeyThatGoesWhileAWriteWaitsIsARefusalAndNoChargeStays) {
+  Start({Encrypted(kRed)});
+  file_->Hold();
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(1, 2)), 2u);
+  SetKeys("");
+  file_->Release();
+  Pump();
+  EXPECT_EQ(TierStatsOf(kRed, TierKind::kNvme).refusal(Refusal::kEncryptionKeyMissing).count, 2u);
+  EXPECT_EQ(TierStatsOf(kRed, TierKind::kNvme).charged_bytes, 0u);
+  engine_->CheckInvariants();
+}
+
+TEST_F(EncryptionTest, ABlockWhoseKeyIsGoneIsAMissAndItsSlotIsFree) {
+  Start({Encrypted(kRed)});
+  const std::vector<BlockKey> keys = Chain(1, 3);
+  StoreOnDisk(keys);
+  SetKeys(KeyLine(2, 'b'));
+  const Loaded loaded = LookupAndLoad(kRed, OpenNs(), keys);
+  EXPECT_EQ(loaded.count, 0u);
+  EXPECT_EQ(TierStatsOf(kRed, TierKind::kNvme).drop(DropReason::kKeyMissing).count, keys.size());
+  EXPECT_EQ(TierStatsOf(kRed, TierKind::kNvme).charged_bytes, 0u);
+  EXPECT_EQ(Matched(OpenNs(), keys), 0u);
+  EXPECT_EQ(nvme_->device_state(), tier::DeviceState::kHealthy);
+  EXPECT_EQ(Store(kRed, OpenNs(), keys), keys.size()) << "stored anew, under the new key";
+  Pump();
+  EXPECT_EQ(TierStatsOf(kRed, TierKind::kNvme).blocks, keys.size());
+  engine_->CheckInvariants();
+}
+
+TEST_F(EncryptionTest, RotationLosesNothingAsLongAsTheOldKeyIsThere) {
+  Start({Encrypted(kRed)});
+  StoreOnDisk(Chain(1, 3));
+  SetKeys(KeyLine(1, 'a') + KeyLine(2, 'b'));
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(50, 2)), 2u);
+  Pump();
+  Restart();
+  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 3)).count, 3u);
+  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(50, 2)).count, 2u);
+  SetKeys(KeyLine(2, 'b'));
+  Restart();
+  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(50, 2)).count, 2u);
+  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 3)).count, 0u);
+}
+
+TEST_F(EncryptionTest, ADropForgetsTheSaltAndWhatComesLaterHasAnother) {
+  Start({Encrypted(kRed)});
+  StoreOnDisk(Chain(1, 2));
+  const tier::OwnerSalt before = SaltOnDisk();
+  std::optional<absl::StatusOr<uint64_t>> dropped;
+  engine_->DropTenant(engine_->FindTenant(kRed), [&](absl::StatusOr<uint64_t> bytes) { dropped = std::move(bytes); });
+  Pump();
+  ASSERT_TRUE(dropped.has_value() && dropped->ok());
+  EXPECT_NE(SaltOnDisk().salt, before.salt);
+  AdvanceMs(500);
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(1, 2)), 2u);
+  Pump();
+  Restart();
+  const Loaded loaded = LookupAndLoad(kRed, OpenNs(), Chain(1, 2));
+  EXPECT_EQ(loaded.count, 2u);
+  EXPECT_EQ(loaded.wrong, 0u);
+}
+
+// The receipt was not kept, so the next life goes on with a removal that has done all its work: the salt of what was
+// stored meanwhile is no part of it.
+TEST_F(EncryptionTest, ARemovalThatIsResumedForgetsNoSaltThatCameLater) {
+  keeps_receipts_ = false;
+  Start({Encrypted(kRed)});
+  StoreOnDisk(Chain(1, 2));
+  engine_->DropTenant(engine_->FindTenant(kRed), [](const absl::StatusOr<uint64_t>&) {});
+  Pump();
+  AdvanceMs(500);
+  const std::vector<BlockKey> later = Chain(50, 2);
+  ASSERT_EQ(Store(kRed, OpenNs(), later), 2u);
+  Pump();
+  const tier::OwnerSalt salt = SaltOnDisk();
+  ASSERT_FALSE(catalog_disk_->erasures.empty());
+  untold_.clear();
+  Restart();
+  AdvanceMs(500);
+  EXPECT_EQ(SaltOnDisk().salt, salt.salt);
+  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), later).count, 2u);
+  untold_.clear();
+}
+
+// What a kill leaves between the word of the drop and its end.
+TEST_F(EncryptionTest, ARemovalThatWasCutShortForgetsTheSaltInTheNextLife) {
+  Start({Encrypted(kRed)});
+  StoreOnDisk(Chain(1, 2));
+  const tier::OwnerSalt before = SaltOnDisk();
+  engine_->DropTenant(engine_->FindTenant(kRed), [](const absl::StatusOr<uint64_t>&) {});
+  executor_->RunOne();  // what the catalog is told first: that something is owed
+  ASSERT_FALSE(catalog_disk_->erasures.empty());
+  ASSERT_EQ(SaltOnDisk().salt, before.salt);
+  Restart();
+  AdvanceMs(500);
+  EXPECT_NE(SaltOnDisk().salt, before.salt);
+  EXPECT_EQ(Matched(OpenNs(), Chain(1, 2)), 0u);
+}
+
+// Evicted blocks are not zeroed. After a drop they cannot be decrypted either, though catalog and tombstone are lost.
+TEST_F(EncryptionTest, WhatWasEvictedBeforeADropIsBeyondReachEvenByItsHeader) {
+  Start({Encrypted(kRed, 4 * (kTestBlockBytes + kNvmeHeaderBytes))});
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(1, 8)), 8u);
+  Pump();
+  AdvanceMs(500);
+  engine_->DropTenant(engine_->FindTenant(kRed), [](const absl::StatusOr<uint64_t>&) {});
+  Pump();
+  const std::map<tier::OwnerUidHash, tier::OwnerSalt> salts = catalog_disk_->salts;
+  file_->CutPower();
+  Shutdown();
+  catalog_disk_ = std::make_shared<testing::CatalogDisk>();
+  catalog_disk_->salts = salts;  // they lie in a file of their own
+  Boot();
+  for (uint64_t number = 1; number <= 8; ++number)
+    EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), {KeyOf(number)}).count, 0u) << number;
+}
+
+TEST_F(EncryptionTest, APolicyThatBeginsToAskForItDropsWhatIsInTheClear) {
+  Start({Rules(kRed, 32 * kMiB, 64 * kMiB)});
+  StoreOnDisk(Chain(1, 2));
+  rules_ = {Encrypted(kRed)};
+  engine_->ApplyPolicy(Table());
+  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 2)).count, 0u);
+  EXPECT_EQ(TierStatsOf(kRed, TierKind::kNvme).drop(DropReason::kUnreadable).count, 2u);
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(1, 2)), 2u);
+  Pump();
+  Restart();
+  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 2)).count, 2u);
+}
+
+TEST_F(EncryptionTest, APolicyThatCameBackWithinItsGraceHasWhatItHad) {
+  Start({Encrypted(kRed)});
+  StoreOnDisk(Chain(1, 2));
+  rules_ = {};
+  engine_->ApplyPolicy(Table());
+  AdvanceMs(1000);
+  rules_ = {Encrypted(kRed)};
+  engine_->ApplyPolicy(Table());
+  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 2)).count, 2u);
+}
+
+TEST_F(EncryptionTest, ANodeWithoutAnyKeysRefusesAndReadsWhatIsPlain) {
+  ring_ = nullptr;
+  Start({Rules(kRed, 32 * kMiB, 64 * kMiB)});
+  StoreOnDisk(Chain(1, 2));
+  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 2)).count, 2u);
+  rules_ = {Encrypted(kRed)};
+  engine_->ApplyPolicy(Table());
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(50, 2)), 2u);
+  Pump();
+  EXPECT_EQ(TierStatsOf(kRed, TierKind::kNvme).refusal(Refusal::kEncryptionKeyMissing).count, 2u);
+}
+
+}  // namespace
+}  // namespace kvartal::engine
