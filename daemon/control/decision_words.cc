@@ -22,7 +22,7 @@ DecisionWords WordsOf(policy::Refusal reason) {
       return {"the tenant may hold nothing in this tier, or this node has none",
               "claim the tier in spec.pools, or configure it on the node; else this is as it should be"};
     case Refusal::kQueueFull:
-      return {"too much was under way already, so this was skipped rather than queued",
+      return {"too much was under way already; a copy to disk is tried again while its block is in memory",
               "nothing if it is rare: it is a burst; else use faster or more disks, or store less at once"};
     case Refusal::kTierSick:
       return {"the device reported errors, so nothing new is written to it",
@@ -93,6 +93,10 @@ DecisionWords WordsOf(policy::DropReason reason) {
     case DropReason::kKeyMissing:
       return {"the key that the block is encrypted under is in nvmeKeyFile no more",
               "nothing if that was meant; else keep an old key until the NVMe TTL has passed since the newer one came"};
+    case DropReason::kInTheClear:
+      return {
+          "it was written before the policy asked for encryption on NVMe",
+          "nothing: what is in memory is written again, encrypted; what is not is stored anew when it is asked for"};
   }
   return {"for a reason this version has no words for", "look at the daemon's log"};
 }

@@ -145,7 +145,8 @@ void EngineState::RemoveTenant(TenantState& tenant) {
 }
 
 void EngineState::SetRules(TenantState& tenant, const policy::TenantRules& rules) {
-  times_shortened = times_shortened || policy::ShortensTimes(tenant.rules, rules);
+  const bool encrypts = rules.encrypt_nvme && !tenant.rules.encrypt_nvme;
+  timers_late = timers_late || encrypts || policy::ShortensTimes(tenant.rules, rules);
   tenant.rules = rules;
   tenant.stats.name = rules.name;
   tenant.removed_tick = 0;
@@ -164,27 +165,32 @@ void EngineState::SetQuotas(const TenantState& tenant) {
   }
   if (devices.nvme == nullptr) return;
   devices.nvme->SetWeight(tenant.domain(), tenant.rules.weight);
-  SetCipher(tenant, WallMsOfTick(NowTick()));
+  SetCipher(tenant);
 }
 
-void EngineState::SetCipher(const TenantState& tenant, int64_t wall_ms) {
+void EngineState::SetCipher(const TenantState& tenant) {
   const policy::TenantRules& rules = tenant.rules;
   std::shared_ptr<const cipher::TenantCipher> cipher;
   // Who was met on the disk alone has no uid: what is left of it can be erased, and nothing else.
   if (devices.ciphers != nullptr && !rules.uid.empty()) {
     cipher = rules.encrypt_nvme && tenant.removed_tick == 0
-                 ? devices.ciphers->FindOrMake(tenant.owner, rules.uid, wall_ms)
+                 ? devices.ciphers->FindOrMake(tenant.owner, rules.uid, WallMsOfTick(NowTick()))
                  : devices.ciphers->Find(tenant.owner, rules.uid);
   }
   devices.nvme->SetCipher(tenant.domain(), std::move(cipher), rules.encrypt_nvme);
 }
 
+int64_t EngineState::RemovalDateMs(const TenantState& tenant) const {
+  const int64_t after_all_ms = WallMsOfTick(NowTick() + 1);
+  return devices.ciphers == nullptr ? after_all_ms
+                                    : std::max(after_all_ms, devices.ciphers->SaltDateMs(tenant.owner) + 1);
+}
+
 void EngineState::ForgetCipher(const tier::OwnerUidHash& owner, int64_t before_wall_ms) {
   if (devices.ciphers == nullptr) return;
   devices.ciphers->Forget(owner, before_wall_ms);
-  // The next salt is dated after what is forgotten, so that a removal that is resumed lets it be.
   const TenantState* const tenant = FindOwner(owner);
-  if (tenant != nullptr) SetCipher(*tenant, std::max(before_wall_ms, WallMsOfTick(NowTick())));
+  if (tenant != nullptr) SetCipher(*tenant);
 }
 
 void EngineState::ApplyPolicy(std::shared_ptr<const policy::PolicyTable> next) {
@@ -310,6 +316,10 @@ uint8_t EngineState::AccessPeriodOf(const index::Entry& entry) const {
 uint32_t EngineState::NextLook(EntryId id, uint32_t now_tick) const {
   const index::Entry& entry = index.at(id);
   const policy::TenantRules& rules = tenant(ns(entry.ns).tenant).rules;
+  if (entry.resident(TierKind::kNvme) &&
+      devices.nvme->SecrecyOf(entry.copy(TierKind::kNvme).slot) == tier::Secrecy::kInTheClear) {
+    return now_tick;
+  }
   const uint32_t deadline = policy::DeadlineOf(rules, AgesOf(id, entry, now_tick));
   const uint32_t period = policy::RecordPeriodOf(rules);
   return period > 0 && entry.resident(TierKind::kNvme) ? std::min(deadline, now_tick + period) : deadline;

@@ -182,6 +182,8 @@ class EngineState {
   void ApplyPolicy(std::shared_ptr<const policy::PolicyTable> policy);
   // A removed tenant may hold what it holds and no more.
   void SetQuotas(const TenantState& tenant);
+  // The date of a removal that begins now: after all that the tenant has stored, and after its salt.
+  int64_t RemovalDateMs(const TenantState& tenant) const;
   // What the owner encrypted under a salt made before that is beyond everybody's reach from now on.
   void ForgetCipher(const tier::OwnerUidHash& owner, int64_t before_wall_ms);
   TenantState& tenant(TenantId id) { return *tenant_by_id[id.value()]; }
@@ -330,12 +332,11 @@ class EngineState {
   std::array<RequestLatency, policy::kSlaTierCount> latency;
   bool recovering = false;
   bool draining = false;
-  bool times_shortened = false;  // by a policy: timers that were set before may be late
+  bool timers_late = false;  // by a policy that changed: those that were set before may be
 
  private:
   TenantState& AddTenant(const std::string& name, const tier::OwnerUidHash& owner);
-  // `wall_ms`: the date of a salt that has to be made.
-  void SetCipher(const TenantState& tenant, int64_t wall_ms);
+  void SetCipher(const TenantState& tenant);
   void RemoveTenant(TenantState& tenant);
   void AddNvmeStats(EngineStats* out) const;
   void RetryWaiters(TenantState& tenant);

@@ -53,6 +53,8 @@ uint32_t Expiry::OnTimer(EntryId id, uint32_t now_tick) {
     if (ExpireCopy(id, tier, now_tick)) work += kTimerDropWork;
   }
   if (!state_.index.IsLive(id) || entry.state != BlockState::kCommitted) return work;
+  if (DropClearCopy(id)) work += kTimerDropWork;
+  if (!state_.index.IsLive(id) || entry.state != BlockState::kCommitted) return work;
   if (RefreshRecord(id, now_tick)) work += kTimerDropWork;
   LookAgain(id, now_tick);
   return work;
@@ -76,6 +78,17 @@ bool Expiry::ExpireCopy(EntryId id, TierKind tier, uint32_t now_tick) {
     if (start == WriteStart::kStarted || start == WriteStart::kLater || start == WriteStart::kQueueFull) return true;
   }
   residency_.DropCopy(id, tier, policy::DropReason::kIdle);
+  return true;
+}
+
+// Written before its tenant's policy asked for encryption. What is in memory, too, is written again.
+bool Expiry::DropClearCopy(EntryId id) {
+  const Entry& entry = state_.index.at(id);
+  if (!entry.resident(TierKind::kNvme)) return false;
+  const SlotId slot = entry.copy(TierKind::kNvme).slot;
+  if (state_.devices.nvme->SecrecyOf(slot) != tier::Secrecy::kInTheClear || !movement_.DropIfNotServed(id))
+    return false;
+  if (state_.index.IsLive(id) && entry.resident(TierKind::kDram)) state_.index.at(id).times_unrecorded = true;
   return true;
 }
 
@@ -108,7 +121,7 @@ void Expiry::EraseOverAge(EntryId id, uint32_t now_tick) {
 }
 
 void Expiry::RearmSome() {
-  if (std::exchange(state_.times_shortened, false)) {
+  if (std::exchange(state_.timers_late, false)) {
     rearm_at_ = 0;
     rearm_end_ = state_.index.id_limit();
   }

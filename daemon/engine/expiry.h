@@ -34,6 +34,7 @@ class Expiry {
   // What it took, beyond having looked at it.
   uint32_t OnTimer(EntryId id, uint32_t now_tick);
   bool ExpireCopy(EntryId id, TierKind tier, uint32_t now_tick);
+  bool DropClearCopy(EntryId id);
   // The record on disk learns of a pin, and of use when its period of last access is over.
   bool RefreshRecord(EntryId id, uint32_t now_tick);
   void EraseOverAge(EntryId id, uint32_t now_tick);

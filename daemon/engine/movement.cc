@@ -51,7 +51,8 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
   if (!queued) {
     entry.writing = false;
     residency_.GiveBackNvme(tenant, room.slot);
-    state_.NoteRefusal(tenant, TierKind::kNvme, policy::Refusal::kQueueFull, slot_bytes);
+    // One that is tried again is no other refusal.
+    if (!entry.times_unrecorded) state_.NoteRefusal(tenant, TierKind::kNvme, policy::Refusal::kQueueFull, slot_bytes);
     return WriteStart::kQueueFull;
   }
   state_.write_budget.Spend(state_.devices.clock->MonotonicNs(), written_bytes);
@@ -84,7 +85,10 @@ void Movement::WriteThrough(EntryId id) {
   const TenantState& tenant = state_.TenantOf(entry);
   if (tenant.rules.tier(TierKind::kNvme).limit_bytes == 0 && !entry.pinned) entry.times_unrecorded = false;
   if (entry.durable) TellDurable(id);
-  if (entry.resident(TierKind::kNvme) || entry.writing) return;
+  if (!entry.resident(TierKind::kDram) || entry.writing) return;
+  const bool replaces = state_.NvmeUsable(tenant) && state_.devices.nvme->MayWrite(tenant.domain());
+  if (replaces) DropIfNotServed(id);
+  if (entry.resident(TierKind::kNvme)) return;
   if (state_.recovering && tenant.rules.tier(TierKind::kNvme).limit_bytes > 0) return WriteThroughLater(id);
   if (!state_.NvmeUsable(tenant)) return;
   // It would go with the next timer, and be written again.
@@ -100,6 +104,16 @@ void Movement::WriteThrough(EntryId id) {
     // Tried once it could be: a copy that is evicted again is not written for ever.
     entry.times_unrecorded = false;
   }
+}
+
+bool Movement::DropIfNotServed(EntryId id) {
+  const Entry& entry = state_.index.at(id);
+  if (!entry.resident(TierKind::kNvme) || entry.writing || entry.reading) return false;
+  const tier::Secrecy secrecy = state_.devices.nvme->SecrecyOf(entry.copy(TierKind::kNvme).slot);
+  if (secrecy == tier::Secrecy::kAsAsked) return false;
+  const bool clear = secrecy == tier::Secrecy::kInTheClear;
+  residency_.DropCopy(id, TierKind::kNvme, clear ? policy::DropReason::kInTheClear : policy::DropReason::kKeyMissing);
+  return true;
 }
 
 void Movement::WriteThroughLater(EntryId id) {
@@ -183,6 +197,9 @@ void Movement::MarkDurable(const tier::CatalogRecord& record) {
 }
 
 void Movement::TellDurable(EntryId id) {
+  // What the next life would not serve is no promise kept.
+  const Entry& entry = state_.index.at(id);
+  if (state_.devices.nvme->SecrecyOf(entry.copy(TierKind::kNvme).slot) != tier::Secrecy::kAsAsked) return;
   auto watch = state_.durable_watch.find(id);
   if (watch == state_.durable_watch.end()) return;
   const auto [group, reservation] = watch->second;

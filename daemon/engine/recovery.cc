@@ -126,7 +126,9 @@ Recovery::Adopted Recovery::AdoptToErase(TenantState& past, const tier::CatalogR
 Recovery::Adopted Recovery::TakeSlot(const TenantState& tenant, const tier::CatalogRecord& record) {
   const uint32_t payload_bytes = record.header.identity.payload_bytes;
   tier::NvmeTier& nvme = *state_.devices.nvme;
-  if (!nvme.Adopt(tenant.domain(), record.slot, payload_bytes, record.header.generation)) return Adopted::kGivenUp;
+  const tier::BlockHeader& header = record.header;
+  if (!nvme.Adopt(tenant.domain(), record.slot, payload_bytes, header.generation, header.seal.key_id))
+    return Adopted::kGivenUp;
   if (state_.ledger.Adopt(tenant.id, TierKind::kNvme, payload_bytes + kNvmeHeaderBytes)) return Adopted::kTaken;
   nvme.Give(tenant.domain(), record.slot);
   nvme.Shrink(tenant.domain(), 0, [] {});
@@ -176,6 +178,8 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record, Source source) {
   EntryId id = state_.index.Find(*ns, identity.key);
   if (id.valid() && state_.index.at(id).resident(TierKind::kNvme)) return false;  // a second header of it
   const bool stored_anew = id.valid() && state_.index.at(id).state != BlockState::kGone;
+  // It was written before the policy asked for more.
+  if (tenant->rules.encrypt_nvme && record.header.seal.key_id == 0) return false;
   // Its own, and maybe its parent's.
   if (!stored_anew && tenant->stats.entries + 2 > tenant->rules.max_entries) return false;
 

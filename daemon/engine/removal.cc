@@ -19,7 +19,7 @@ void Removal::Start(TenantState& tenant, absl::AnyInvocable<void(absl::StatusOr<
   // On the clock that blocks are dated by, and after the newest of them. What an earlier process left to be erased ends
   // where that one's removal began: what the owner has stored since is no part of it.
   const bool past = state_.FindOwner(tenant.owner) != &tenant;
-  receipts_.Open(tenant, past ? tenant.removal.before_wall_ms : state_.WallMsOfTick(state_.NowTick() + 1));
+  receipts_.Open(tenant, past ? tenant.removal.before_wall_ms : state_.RemovalDateMs(tenant));
   tenant.drop_status = absl::OkStatus();
   tenant.drop_done = std::move(done);
   if (tenant.history() != nullptr) *tenant.history() = {};
@@ -48,6 +48,8 @@ void Removal::Tick() {
   for (size_t i = 0, count = state_.tenants.size(); i < count; ++i) {
     TenantState* const tenant = state_.tenants[i].get();
     if (tenant->dropping) {
+      // A policy that came back while its tenant's removal is carried out.
+      if (tenant->removed_tick == 0 && tenant->shut_out_tick == 0) tenant->shut_out_tick = now_tick;
       Continue(*tenant);
       const bool stuck = tenant->dropping && !state_.recovering && tenant->shut_out_tick != 0 &&
                          now_tick - tenant->shut_out_tick >= kDropStuckTicks;
@@ -62,8 +64,9 @@ void Removal::Tick() {
 
 void Removal::StandAside(TenantState& tenant) {
   const std::string name = tenant.stats.name;
-  if (tenant.removed_tick != 0 || !state_.BeginAnew(tenant, absl::StrCat(name, "~erasing-", tenant.removal.erasure)))
-    return;
+  // Where its policy is gone, another of that name may be waiting for the answer.
+  const bool returns = tenant.removed_tick == 0;
+  if (returns && !state_.BeginAnew(tenant, absl::StrCat(name, "~erasing-", tenant.removal.erasure))) return;
   const absl::Status late = absl::UnavailableError(
       absl::StrCat("tenant ", name,
                    ": the disk takes no zeros now; what is left is served to nobody, and erased when it "
@@ -73,8 +76,8 @@ void Removal::StandAside(TenantState& tenant) {
   Log(LogLevel::kError, "engine", std::string(late.message()));
   auto done = std::move(tenant.drop_done);
   tenant.drop_done = [past = tenant.stats.name](const absl::StatusOr<uint64_t>& bytes) {
-    Log(bytes.ok() ? LogLevel::kInfo : LogLevel::kError, "engine", "the erasure of ", past,
-        " is at its end: ", bytes.ok() ? "all is erased" : bytes.status().message());
+    Log(bytes.ok() ? LogLevel::kInfo : LogLevel::kError, "engine", "the erasure of ", past, ": ",
+        bytes.ok() ? "all is erased" : bytes.status().message());
   };
   done(late);
 }

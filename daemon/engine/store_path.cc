@@ -63,12 +63,14 @@ class StorePath::Operation : public Waiter {
     if (!pending_.valid()) {
       if (refused_ == Refusal::kNone && tenant_.dropping) refused_ = Refusal::kDraining;
       if (refused_ != Refusal::kNone) return AddRefused(refused_), true;
-      const EntryId known = state_.index.Find(ns_, key);
+      EntryId known = state_.index.Find(ns_, key);
       if (known.valid() && TryKnown(known)) return true;
-      const Refusal no_room = path_.space_.MakeEntryRoom(tenant_, request_);
-      if (no_room != Refusal::kNone) return AddRefused(no_room), true;
-      // Found again: making room may have erased a placeholder.
-      pending_ = path_.residency_.Reserve(ns_, key, state_.index.Find(ns_, key), Parent(), depth_, request_);
+      known = state_.index.Find(ns_, key);  // it may have been expired, and be gone
+      if (!known.valid()) {
+        const Refusal no_room = path_.space_.MakeEntryRoom(tenant_, request_);
+        if (no_room != Refusal::kNone) return AddRefused(no_room), true;
+      }
+      pending_ = path_.residency_.Reserve(ns_, key, known, Parent(), depth_, request_);
     }
     const auto wanted = static_cast<uint32_t>(keys_.size() - blocks_.size());
     const SpaceResult room = path_.space_.TakeDram(tenant_, state_.ns(ns_).layout.SlotBytes(), request_, wanted);

@@ -20,13 +20,14 @@ enum class DropReason : uint8_t {
   kRemoved,       // the tenant was dropped or removed
   kUnreadable,    // the device failed, or the bytes were not the block's
   kKeyMissing,    // the key it is encrypted under is gone
+  kInTheClear,    // it is not encrypted, and by now its tenant's policy asks for that
 };
-inline constexpr size_t kDropReasonCount = 10;
+inline constexpr size_t kDropReasonCount = 11;
 
 constexpr const char* DropReasonName(DropReason reason) {
   constexpr const char* kNames[kDropReasonCount] = {
-      "own_space", "taken_by_other", "over_limit", "entry_cap",  "retired",
-      "idle",      "max_age",        "removed",    "unreadable", "encryption_key_missing"};
+      "own_space",  "taken_by_other",         "over_limit",  "entry_cap", "retired", "idle", "max_age", "removed",
+      "unreadable", "encryption_key_missing", "in_the_clear"};
   return kNames[static_cast<size_t>(reason)];
 }
 

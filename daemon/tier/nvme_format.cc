@@ -266,8 +266,9 @@ std::span<const std::byte> BoundToPayload(std::span<const std::byte> header_page
 void EncodeBlockRecord(const BlockHeader& in, std::span<std::byte> out) {
   KV_CHECK(out.size() == kBlockRecordBytes);
   FieldWriter fields(out);
-  fields.Put(kNvmeFormatVersion);
+  fields.Put(kCatalogVersion);
   PutBlockFields(in, &fields);
+  fields.Put(in.seal.key_id);
   KV_CHECK(fields.written() == kBlockRecordBytes);
 }
 
@@ -276,11 +277,13 @@ absl::StatusOr<BlockHeader> DecodeBlockRecord(std::span<const std::byte> in) {
     return absl::DataLossError(absl::StrCat("catalog record: ", in.size(), " bytes, expected ", kBlockRecordBytes));
   }
   const auto version = Load<uint32_t>(in, 0);
-  if (version != kNvmeFormatVersion) {
+  if (version != kCatalogVersion) {
     return absl::FailedPreconditionError(
-        absl::StrCat("catalog record: format version ", version, ", this build reads ", kNvmeFormatVersion));
+        absl::StrCat("catalog record: format version ", version, ", this build reads ", kCatalogVersion));
   }
-  return GetBlockFields("catalog record", FieldReader(in.subspan(sizeof(version))));
+  absl::StatusOr<BlockHeader> header = GetBlockFields("catalog record", FieldReader(in.subspan(sizeof(version))));
+  if (header.ok()) header->seal.key_id = Load<uint32_t>(in, kBlockRecordBytes - sizeof(uint32_t));
+  return header;
 }
 
 uint64_t PayloadChecksum(std::span<const std::byte> payload) { return XXH3_64bits(payload.data(), payload.size()); }

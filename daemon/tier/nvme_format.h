@@ -21,6 +21,8 @@ namespace kvartal::tier {
 inline constexpr uint32_t kNvmeFormatVersion = 1;
 // Of the header of an encrypted block alone: a build that cannot decrypt takes it for a miss.
 inline constexpr uint32_t kNvmeEncryptedVersion = 2;
+// Of the catalog and its records. One of another version is set aside, and the headers are read.
+inline constexpr uint32_t kCatalogVersion = 2;
 using OwnerUidHash = std::array<uint8_t, 16>;  // of the tenant's uid: owners survive renaming and restarts
 
 // Who a block is, everywhere outside this process. What a header must say for a read to count.
@@ -43,7 +45,7 @@ struct BlockHeader {
   int64_t last_access_ms = 0;   // wall clock, as of the write; a catalog record is refreshed at times
   uint32_t pinned_until_s = 0;  // wall clock, seconds; 0: not pinned. In catalog records alone
   uint64_t payload_xxh3 = 0;    // 0 where the block is encrypted: a tag is stronger, and this would tell of its bytes
-  cipher::BlockSeal seal{};     // in headers alone
+  cipher::BlockSeal seal{};     // in headers; a catalog record has the number of its key alone
 };
 
 // Once a device, in two copies (pages 0 and 1).
@@ -76,8 +78,8 @@ absl::StatusOr<BlockHeader> DecodeBlockHeader(std::span<const std::byte> in, uin
 // What of an encoded header its encrypted payload is bound to: everything before the tag.
 std::span<const std::byte> BoundToPayload(std::span<const std::byte> header_page);
 
-// The same fields packed: the value of a catalog record.
-inline constexpr size_t kBlockRecordBytes = 172;
+// The same fields packed, and the number of the key: the value of a catalog record.
+inline constexpr size_t kBlockRecordBytes = 176;
 void EncodeBlockRecord(const BlockHeader& in, std::span<std::byte> out);
 absl::StatusOr<BlockHeader> DecodeBlockRecord(std::span<const std::byte> in);
 

@@ -77,6 +77,7 @@ void NvmeSlots::MakeEmpty(SlotId slot) {
   state.taken = false;
   state.give_later = false;
   state.generation = 0;
+  state.key_id = 0;
   state.holder = EntryId::None();
   used_bytes_ -= ExtentBytes(payload_bytes);
   --slots_taken_;
@@ -149,10 +150,11 @@ uint64_t NvmeSlots::EmptyBytes(DomainId domain) const {
   return it == domains_.end() ? 0 : it->second.empty_bytes;
 }
 
-bool NvmeSlots::Adopt(DomainId domain, SlotId slot, uint32_t payload_bytes, uint64_t generation) {
+bool NvmeSlots::Adopt(DomainId domain, SlotId slot, uint32_t payload_bytes, uint64_t generation, uint32_t key_id) {
   KV_CHECK(domain.valid());
   if (!segments_->Claim(slot, payload_bytes)) return false;
-  KV_CHECK(slots_.try_emplace(slot, Slot{.domain = domain, .generation = generation, .taken = true}).second);
+  KV_CHECK(slots_.try_emplace(slot, Slot{.domain = domain, .generation = generation, .key_id = key_id, .taken = true})
+               .second);
   granted_bytes_ += ExtentBytes(payload_bytes);
   used_bytes_ += ExtentBytes(payload_bytes);
   ++slots_taken_;

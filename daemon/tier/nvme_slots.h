@@ -30,13 +30,16 @@ class NvmeSlots {
   // With a transfer under way (a bug of the caller) the slot becomes empty when the last one ends.
   void Give(DomainId domain, SlotId slot);
   uint64_t Shrink(DomainId domain, uint64_t keep_bytes);
-  bool Adopt(DomainId domain, SlotId slot, uint32_t payload_bytes, uint64_t generation);
+  bool Adopt(DomainId domain, SlotId slot, uint32_t payload_bytes, uint64_t generation, uint32_t key_id);
 
   // REQUIRES: taken, below.
   uint32_t PayloadBytesOf(SlotId slot) const;
   DomainId DomainOf(SlotId slot) const { return Taken(slot).domain; }
   uint64_t GenerationOf(SlotId slot) const { return Taken(slot).generation; }
   void SetGeneration(SlotId slot, uint64_t generation) { Taken(slot).generation = generation; }
+  // The node's key that the block in it is encrypted under; 0: it is in the clear.
+  uint32_t KeyIdOf(SlotId slot) const { return Taken(slot).key_id; }
+  void SetKeyId(SlotId slot, uint32_t key_id) { Taken(slot).key_id = key_id; }
   // What it holds, so that it can be asked about; a slot that is given forgets it.
   void SetHolder(SlotId slot, EntryId holder) { Taken(slot).holder = holder; }
   // A slot whose last write failed is kept out of use for a while once it leaves its domain.
@@ -61,6 +64,7 @@ class NvmeSlots {
     DomainId domain;
     EntryId holder = EntryId::None();
     uint64_t generation = 0;  // of the block in it; 0: not known
+    uint32_t key_id = 0;
     uint32_t transfers = 0;
     bool taken = false;
     bool give_later = false;

@@ -81,6 +81,7 @@ void NvmeTier::SetCipher(DomainId domain, std::shared_ptr<const cipher::TenantCi
   state_->SetCipher(domain, {std::move(cipher), required});
 }
 bool NvmeTier::MayWrite(DomainId domain) const { return state_->MayWrite(domain); }
+Secrecy NvmeTier::SecrecyOf(SlotId slot) const { return state_->SecrecyOf(slot); }
 bool NvmeTier::Fits(uint32_t slot_bytes) const {
   const SegmentTable& segments = state_->segments();
   return segments.segment_count() > 0 && segments.SlotsOf(0, PayloadOf(slot_bytes)) > 0;
@@ -93,9 +94,9 @@ bool NvmeTier::IsLeaving(SlotId slot) const {
   return leaving() && state_->segments().SegmentOf(slot) == state_->segments().leaving();
 }
 std::vector<EntryId> NvmeTier::LeavingHolders() const { return state_->slots().LeavingHolders(); }
-bool NvmeTier::Adopt(DomainId domain, SlotId slot, uint32_t slot_bytes, uint64_t generation) {
+bool NvmeTier::Adopt(DomainId domain, SlotId slot, uint32_t slot_bytes, uint64_t generation, uint32_t key_id) {
   if (slot_bytes == 0 || slot_bytes > kBlockBytesMax) return false;
-  return state_->slots().Adopt(domain, slot, PayloadOf(slot_bytes), generation);
+  return state_->slots().Adopt(domain, slot, PayloadOf(slot_bytes), generation, key_id);
 }
 void NvmeTier::ScanHeaders(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, Done done) {
   state_->Scan(std::move(batch), std::move(done));

@@ -28,6 +28,9 @@ struct NvmeCounters {
   uint64_t quarantined_slots = 0;  // now: their last write failed, nobody gets them for a while
 };
 
+// Whether a block lies on the disk as its domain's policy asks for by now: one that does not is served to nobody.
+enum class Secrecy : uint8_t { kAsAsked, kInTheClear, kKeyGone };
+
 class NvmeTier : public Tier {
  public:
   using Done = absl::AnyInvocable<void(absl::Status)>;
@@ -85,6 +88,8 @@ class NvmeTier : public Tier {
   void SetCipher(DomainId domain, std::shared_ptr<const cipher::TenantCipher> cipher, bool required);
   // False: they have to be encrypted, and there is no key now.
   bool MayWrite(DomainId domain) const;
+  // REQUIRES: taken, and written, read or adopted with its key.
+  Secrecy SecrecyOf(SlotId slot) const;
 
   // A segment can hold such a slot at all.
   bool Fits(uint32_t slot_bytes) const;
@@ -99,8 +104,8 @@ class NvmeTier : public Tier {
   std::vector<EntryId> LeavingHolders() const;
 
   // Recovery. Adopt marks a slot as taken by `domain`; false when the record does not fit this file (bounds, slot size,
-  // in use). `generation` is the record's; 0 takes what the first read finds.
-  bool Adopt(DomainId domain, SlotId slot, uint32_t slot_bytes, uint64_t generation = 0);
+  // in use). `generation` and `key_id` are the record's; a generation of 0 takes what the first read finds.
+  bool Adopt(DomainId domain, SlotId slot, uint32_t slot_bytes, uint64_t generation = 0, uint32_t key_id = 0);
   // Reads every block header of the file, in batches, for a lost catalog. `batch` and `done` run on the engine loop.
   // What cannot be read is left out: DataLoss. Unavailable: the device failed so often that the scan was given up. Some
   // of the blocks were given up long ago, and one block may come twice. REQUIRES: no scan is under way.

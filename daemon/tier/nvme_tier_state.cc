@@ -100,7 +100,7 @@ void NvmeTier::State::Recycle(TransferPtr transfer) {
   transfer->write_done = nullptr;
   transfer->read_done = nullptr;
   transfer->payload = {};
-  transfer->cipher = {};
+  transfer->cipher = nullptr;
   cipher_buffers_.Give(std::move(transfer->encrypted));
   if (spare_.size() < kSpareTransfersMax) spare_.push_back(std::move(transfer));
 }
@@ -145,6 +145,7 @@ void NvmeTier::State::OnWritten(const TransferPtr& transfer, const absl::Status&
   if (!unasked) NoteResult(status, &counters_.write_errors);
   slots_.SetWriteFailed(transfer->slot, !status.ok() && !unasked);
   if (status.ok()) {
+    slots_.SetKeyId(transfer->slot, transfer->header.seal.key_id);
     ++counters_.blocks_written;
     counters_.bytes_written += NvmeSlots::ExtentBytes(transfer->header.identity.payload_bytes);
   }
@@ -199,6 +200,7 @@ void NvmeTier::State::OnRead(const TransferPtr& transfer, const absl::Status& st
     ++counters_.blocks_read;
     counters_.bytes_read += NvmeSlots::ExtentBytes(transfer->header.identity.payload_bytes);
     slots_.SetGeneration(transfer->slot, transfer->header.generation);
+    slots_.SetKeyId(transfer->slot, transfer->header.seal.key_id);
   }
   slots_.EndTransfer(transfer->slot);
   Done done = std::move(transfer->read_done);
@@ -248,23 +250,22 @@ void NvmeTier::State::OnErased(SlotId slot, const absl::Status& status, Done don
 
 // --- ciphers
 
-void NvmeTier::State::SetCipher(DomainId domain, DomainCipher cipher) {
-  if (cipher.cipher == nullptr && !cipher.required) {
-    ciphers_.erase(domain);
-  } else {
-    ciphers_[domain] = std::move(cipher);
-  }
+const std::shared_ptr<PresentCipher>& NvmeTier::State::CipherOf(DomainId domain) {
+  std::shared_ptr<PresentCipher>& cipher = ciphers_[domain];
+  if (cipher == nullptr) cipher = std::make_shared<PresentCipher>();
+  return cipher;
 }
 
-DomainCipher NvmeTier::State::CipherOf(DomainId domain) const {
-  const auto found = ciphers_.find(domain);
-  return found == ciphers_.end() ? DomainCipher() : found->second;
+bool NvmeTier::State::MayWrite(DomainId domain) {
+  const DomainCipher now = CipherOf(domain)->Get();
+  return !now.required || (now.cipher != nullptr && now.cipher->newest_key() != 0);
 }
 
-bool NvmeTier::State::MayWrite(DomainId domain) const {
-  const auto found = ciphers_.find(domain);
-  if (found == ciphers_.end() || !found->second.required) return true;
-  return found->second.cipher != nullptr && found->second.cipher->newest_key() != 0;
+Secrecy NvmeTier::State::SecrecyOf(SlotId slot) {
+  const DomainCipher now = CipherOf(slots_.DomainOf(slot))->Get();
+  const uint32_t key_id = slots_.KeyIdOf(slot);
+  if (key_id == 0) return now.required ? Secrecy::kInTheClear : Secrecy::kAsAsked;
+  return now.cipher != nullptr && now.cipher->Has(key_id) ? Secrecy::kAsAsked : Secrecy::kKeyGone;
 }
 
 // --- the header of a segment

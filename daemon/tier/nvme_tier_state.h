@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -45,8 +46,9 @@ class NvmeTier::State : public std::enable_shared_from_this<NvmeTier::State> {
   void Hasten(SlotId slot);
   bool TakeBack(SlotId slot);
   void SetWeight(DomainId domain, uint32_t weight) { file_->SetWeight(domain, weight); }
-  void SetCipher(DomainId domain, DomainCipher cipher);
-  bool MayWrite(DomainId domain) const;
+  void SetCipher(DomainId domain, DomainCipher cipher) { CipherOf(domain)->Set(std::move(cipher)); }
+  bool MayWrite(DomainId domain);
+  Secrecy SecrecyOf(SlotId slot);
   void Scan(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, Done done);
   void Close();
 
@@ -64,7 +66,7 @@ class NvmeTier::State : public std::enable_shared_from_this<NvmeTier::State> {
   bool SubmitWrite(const TransferPtr& transfer);
   void OnWritten(const TransferPtr& transfer, const absl::Status& status);
   void OnRead(const TransferPtr& transfer, const absl::Status& status);
-  DomainCipher CipherOf(DomainId domain) const;
+  const std::shared_ptr<PresentCipher>& CipherOf(DomainId domain);
   void OnErased(SlotId slot, const absl::Status& status, Done done);
   bool WriteSegmentPage(uint32_t segment);
   void OnSegmentPage(uint32_t segment, const absl::Status& status);
@@ -81,7 +83,7 @@ class NvmeTier::State : public std::enable_shared_from_this<NvmeTier::State> {
   std::vector<SegmentPage> pages_;  // by segment
   std::vector<uint32_t>
       stalled_;  // segments with waiting writes that may be submitted as soon as the disk queue has room
-  absl::flat_hash_map<DomainId, DomainCipher> ciphers_;
+  absl::flat_hash_map<DomainId, std::shared_ptr<PresentCipher>> ciphers_;
   CipherBuffers cipher_buffers_;
   std::vector<TransferPtr> spare_;
   std::shared_ptr<HeaderScan> scan_;

@@ -1,26 +1,28 @@
 #include "daemon/tier/nvme_transfer.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace kvartal::tier {
 
 absl::Status NvmeTransfer::Seal(device::BlockIo* io) {
-  if (cipher.required) return Encrypt(io);
+  const DomainCipher now = cipher->Get();
+  if (now.required) return Encrypt(now.cipher.get(), io);
   header.payload_xxh3 = PayloadChecksum(payload);
   EncodeBlockHeader(header, header_seed, slot, {page.data(), page.size()});
   return absl::OkStatus();
 }
 
-absl::Status NvmeTransfer::Encrypt(device::BlockIo* io) {
+absl::Status NvmeTransfer::Encrypt(const cipher::TenantCipher* with, device::BlockIo* io) {
   const std::span<std::byte> header_page(page.data(), page.size());
   header.payload_xxh3 = 0;
-  if (cipher.cipher != nullptr) header.seal = cipher.cipher->NewSeal();
+  if (with != nullptr) header.seal = with->NewSeal();
   bool sealed = header.seal.key_id != 0;
   if (sealed) {
     encrypted = buffers->Take(payload.size());
     EncodeBlockHeader(header, header_seed, slot, header_page);
-    sealed =
-        cipher.cipher->Encrypt(BoundToPayload(header_page), payload, {encrypted.data(), payload.size()}, &header.seal);
+    sealed = with->Encrypt(BoundToPayload(header_page), payload, {encrypted.data(), payload.size()}, &header.seal);
   }
   if (!sealed) {
     verdict = Verdict::kNoKey;
@@ -32,21 +34,30 @@ absl::Status NvmeTransfer::Encrypt(device::BlockIo* io) {
 }
 
 absl::Status NvmeTransfer::Verify() {
+  absl::Status result = Check();
+  // What came instead is nobody's, and the slot may be mapped.
+  if (!result.ok()) std::fill(payload.begin(), payload.end(), std::byte{0});
+  return result;
+}
+
+absl::Status NvmeTransfer::Check() {
   verdict = Verdict::kBadHeader;
   const absl::StatusOr<BlockHeader> found = DecodeBlockHeader({page.data(), page.size()}, header_seed, slot);
   if (!found.ok()) {
     return absl::DataLossError(absl::StrCat("nvme slot ", slot.value(), ": ", found.status().message()));
   }
   KV_RETURN_IF_ERROR(CheckIdentity(*found));
-  KV_RETURN_IF_ERROR(found->seal.key_id != 0 ? Decrypt(*found) : CheckSum(*found));
+  const DomainCipher now = cipher->Get();
+  KV_RETURN_IF_ERROR(found->seal.key_id != 0 ? Decrypt(now.cipher.get(), *found) : CheckSum(now.required, *found));
   verdict = Verdict::kFine;
   header.generation = found->generation;
+  header.seal.key_id = found->seal.key_id;
   return absl::OkStatus();
 }
 
-absl::Status NvmeTransfer::CheckSum(const BlockHeader& found) {
+absl::Status NvmeTransfer::CheckSum(bool encrypted_alone, const BlockHeader& found) {
   // Whoever writes to the disk can make such a block: only a tag shows who wrote it.
-  if (cipher.required)
+  if (encrypted_alone)
     return absl::DataLossError(
         absl::StrCat("nvme slot ", slot.value(), " is in the clear, its tenant's policy is not"));
   verdict = Verdict::kBadChecksum;
@@ -57,14 +68,14 @@ absl::Status NvmeTransfer::CheckSum(const BlockHeader& found) {
                                           absl::Hex(found.payload_xxh3, absl::kZeroPad16)));
 }
 
-absl::Status NvmeTransfer::Decrypt(const BlockHeader& found) {
+absl::Status NvmeTransfer::Decrypt(const cipher::TenantCipher* with, const BlockHeader& found) {
   verdict = Verdict::kNoKey;
-  if (cipher.cipher == nullptr || !cipher.cipher->Has(found.seal.key_id)) {
+  if (with == nullptr || !with->Has(found.seal.key_id)) {
     return absl::FailedPreconditionError(
         absl::StrCat("nvme slot ", slot.value(), " is encrypted under key ", found.seal.key_id, ", which is gone"));
   }
   verdict = Verdict::kBadChecksum;
-  if (cipher.cipher->Decrypt(BoundToPayload({page.data(), page.size()}), found.seal, payload)) return absl::OkStatus();
+  if (with->Decrypt(BoundToPayload({page.data(), page.size()}), found.seal, payload)) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("nvme slot ", slot.value(), " is not what was encrypted under key ",
                                           found.seal.key_id, " for its tenant"));
 }

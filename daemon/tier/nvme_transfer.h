@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "daemon/base/ids.h"
 #include "daemon/base/mapping.h"
+#include "daemon/base/mutex.h"
 #include "daemon/base/status.h"
 #include "daemon/device/block_file.h"
 #include "daemon/tier/cipher_buffers.h"
@@ -24,6 +26,23 @@ struct DomainCipher {
   bool required = false;                               // no block is written, or taken for its own, in the clear
 };
 
+// The same, as it is now, for transfers that wait: a policy may change meanwhile. Thread-safe.
+class PresentCipher {
+ public:
+  DomainCipher Get() const {
+    MutexLock lock(mutex_);
+    return cipher_;
+  }
+  void Set(DomainCipher cipher) {
+    MutexLock lock(mutex_);
+    std::swap(cipher_, cipher);
+  }
+
+ private:
+  mutable Mutex mutex_;
+  DomainCipher cipher_ ABSL_GUARDED_BY(mutex_);
+};
+
 struct NvmeTransfer {
   // What came of it on the disk thread. Anything but kFine is a miss of a read; a write knows but kNoKey beside it.
   enum class Verdict : uint8_t { kFine, kBadHeader, kBadChecksum, kNoKey };
@@ -31,11 +50,11 @@ struct NvmeTransfer {
   Mapping page;  // the header, on its way out or in
   uint64_t header_seed = 0;
   SlotId slot;
-  BlockHeader header;  // write: what is written; read: what is expected, generation 0 for "any"
+  BlockHeader header;  // write: what is written; read: what is expected (generation 0: any), then what was found
   std::span<std::byte> payload;
-  DomainCipher cipher;
-  CipherBuffers* buffers = nullptr;  // outlives it
-  Mapping encrypted;                 // write: what of `payload` goes to the disk
+  std::shared_ptr<const PresentCipher> cipher;  // of the domain
+  CipherBuffers* buffers = nullptr;             // outlives it
+  Mapping encrypted;                            // write: what of `payload` goes to the disk
   Verdict verdict = Verdict::kFine;
   absl::AnyInvocable<void(absl::StatusOr<BlockHeader>)> write_done;
   absl::AnyInvocable<void(absl::Status)> read_done;
@@ -43,14 +62,15 @@ struct NvmeTransfer {
   // Before a write: checksum or encryption of the payload, and the header page. FailedPrecondition: there is no key.
   absl::Status Seal(device::BlockIo* io);
   // After a read: DataLoss, and a verdict, when header or payload is not what was asked for; FailedPrecondition when
-  // its key is gone. An encrypted payload is decrypted where it lies: nobody is told of it before.
+  // its key is gone; then the payload is zeros. An encrypted one is decrypted where it lies: nobody is told of it before.
   absl::Status Verify();
 
  private:
-  absl::Status Encrypt(device::BlockIo* io);
+  absl::Status Encrypt(const cipher::TenantCipher* with, device::BlockIo* io);
+  absl::Status Check();
   absl::Status CheckIdentity(const BlockHeader& found) const;
-  absl::Status Decrypt(const BlockHeader& found);
-  absl::Status CheckSum(const BlockHeader& found);
+  absl::Status Decrypt(const cipher::TenantCipher* with, const BlockHeader& found);
+  absl::Status CheckSum(bool encrypted_alone, const BlockHeader& found);
 };
 
 }  // namespace kvartal::tier

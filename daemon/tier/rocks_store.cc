@@ -222,9 +222,9 @@ absl::Status RocksStore::CheckMeta() {
   uint32_t version = 0;
   if (value.size() < sizeof(version) + 1) return absl::DataLossError("the database's description is cut short");
   std::memcpy(&version, value.data(), sizeof(version));
-  if (version != kNvmeFormatVersion) {
+  if (version != kCatalogVersion) {
     return absl::DataLossError(
-        absl::StrCat("the database has format version ", version, ", this build uses ", kNvmeFormatVersion));
+        absl::StrCat("the database has format version ", version, ", this build uses ", kCatalogVersion));
   }
   const std::string device = value.substr(sizeof(version) + 1);
   if (device != options_.device_id) {
@@ -256,8 +256,8 @@ absl::Status RocksStore::ReadTombstones() {
 }
 
 absl::Status RocksStore::PutMeta(bool complete) {
-  std::string value(sizeof(kNvmeFormatVersion), '\0');
-  std::memcpy(value.data(), &kNvmeFormatVersion, sizeof(kNvmeFormatVersion));
+  std::string value(sizeof(kCatalogVersion), '\0');
+  std::memcpy(value.data(), &kCatalogVersion, sizeof(kCatalogVersion));
   value.push_back(complete ? 1 : 0);
   value += options_.device_id;
   rocksdb::WriteOptions synced;

@@ -1,5 +1,6 @@
 #include "daemon/tier/tenant_ciphers.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace kvartal::tier {
@@ -21,13 +22,22 @@ std::shared_ptr<const cipher::TenantCipher> TenantCiphers::FindOrMake(const Owne
                                                                       int64_t wall_ms) {
   const auto [known, fresh] = known_.try_emplace(owner);
   if (fresh) {
-    known->second.salt = {owner, cipher::NewSalt(), wall_ms};
+    const auto forgotten = forgotten_before_ms_.find(owner);
+    const int64_t earliest_ms = forgotten == forgotten_before_ms_.end() ? 0 : forgotten->second;
+    known->second.salt = {owner, cipher::NewSalt(), std::max(wall_ms, earliest_ms)};
     catalog_->PutSalt(known->second.salt);
   }
   return Find(owner, uid);
 }
 
+int64_t TenantCiphers::SaltDateMs(const OwnerUidHash& owner) const {
+  const auto found = known_.find(owner);
+  return found == known_.end() ? 0 : found->second.salt.made_wall_ms;
+}
+
 void TenantCiphers::Forget(const OwnerUidHash& owner, int64_t before_wall_ms) {
+  int64_t& latest_ms = forgotten_before_ms_[owner];
+  latest_ms = std::max(latest_ms, before_wall_ms);
   const auto found = known_.find(owner);
   if (found != known_.end() && found->second.salt.made_wall_ms < before_wall_ms) known_.erase(found);
 }

@@ -25,14 +25,15 @@ bool NodeSession::Begin(const v1::Hello& hello) {
   rejected_reason_ = hello.rejected_reason();
   refused_.clear();
   for (const v1::Refused& one : hello.refused()) refused_[one.key()] = one;
+  // What it was sent before this stream is in that, or lost.
   sent_.clear();
+  makes_.clear();
+  changes_.clear();
   return true;
 }
 
-void NodeSession::End() {
-  sent_.clear();
-  makes_.clear();
-}
+// What it was sent last may be in force there: makes_ stays until it says what is.
+void NodeSession::End() { sent_.clear(); }
 
 void NodeSession::OnSent(const v1::Update& update, crds::PolicySet::Hashes makes, int64_t now_ms) {
   sent_ = update.version();

@@ -75,7 +75,8 @@ std::string DemoStory::Text(const std::string& trace, uint64_t requests) const {
   }
   if (!reasons.empty())
     absl::StrAppend(&text, "Refusals, by tier and reason: ", reasons,
-                    " (queue_full on nvme: too many copies to disk were under way, so this one was skipped).\n");
+                    " (queue_full on nvme: too many copies to disk were under way; a block is tried again while it is "
+                    "in memory).\n");
   absl::StrAppendFormat(
       &text,
       "Real: the daemon, the client processes, every byte moved, the %d requests of %s. Simulated: no model runs, a "

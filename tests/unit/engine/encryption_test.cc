@@ -1,6 +1,8 @@
 // Tenants whose blocks are encrypted on NVMe, in the engine: what is refused, lost and forgotten, and what is not.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "absl/strings/str_cat.h"
 #include "daemon/cipher/tenant_cipher.h"
 #include "tests/unit/engine/engine_fixture.h"
@@ -36,6 +38,10 @@ class EncryptionTest : public EngineTest {
     ASSERT_EQ(Store(kRed, OpenNs(), keys), keys.size());
     Pump();
     Restart();
+  }
+  void BeginToEncrypt() {
+    rules_ = {Encrypted(kRed)};
+    engine_->ApplyPolicy(Table());
   }
   NamespaceId OpenNs() { return Open(kRed, 1, 1, kTestBlockBytes); }
   tier::OwnerSalt SaltOnDisk() const {
@@ -205,6 +211,115 @@ TEST_F(EncryptionTest, APolicyThatBeginsToAskForItDropsWhatIsInTheClear) {
   Pump();
   Restart();
   EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 2)).count, 2u);
+}
+
+// It is sealed when the disk begins with it.
+TEST_F(EncryptionTest, WhatWaitsForTheDiskWhileThePolicyBeginsToAskForItIsEncrypted) {
+  Start({Rules(kRed, 32 * kMiB, 64 * kMiB)});
+  file_->Hold();
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(1, 2)), 2u);
+  BeginToEncrypt();
+  file_->Release();
+  Pump();
+  EXPECT_EQ(PagesOnDisk(KeyOf(1)) + PagesOnDisk(KeyOf(2)), 0u);
+  EXPECT_EQ(durable_.size(), 2u);
+  Restart();
+  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 2)).count, 2u);
+}
+
+TEST_F(EncryptionTest, WhatIsInMemoryIsWrittenAgainEncryptedWhenThePolicyBeginsToAskForIt) {
+  Start({Rules(kRed, 32 * kMiB, 64 * kMiB)});
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(1, 2)), 2u);
+  Pump();
+  BeginToEncrypt();
+  AdvanceMs(3000);
+  EXPECT_EQ(TierStatsOf(kRed, TierKind::kNvme).drop(DropReason::kInTheClear).count, 2u);
+  EXPECT_EQ(StatsOf(kRed).durable_blocks, 2u);
+  engine_->CheckInvariants();
+  Restart();
+  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 2)).count, 2u);
+}
+
+TEST_F(EncryptionTest, ACopyInTheClearMakesNothingDurableThatIsStoredBesideIt) {
+  Start({Rules(kRed, 32 * kMiB, 64 * kMiB)});
+  StoreOnDisk(Chain(1, 2));
+  file_->SetOverdue(1);  // it cannot be read now, and is kept
+  BeginToEncrypt();
+  durable_.clear();
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(1, 2)), 2u);
+  Pump();
+  EXPECT_TRUE(durable_.empty());
+  file_->SetOverdue(0);
+  AdvanceMs(3000);
+  EXPECT_EQ(durable_.size(), 2u);
+  engine_->CheckInvariants();
+  Restart();
+  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 2)).count, 2u);
+}
+
+TEST_F(EncryptionTest, ACopyWhoseKeyIsGoneMakesNothingDurableThatIsStoredBesideIt) {
+  Start({Encrypted(kRed)});
+  StoreOnDisk(Chain(1, 2));
+  file_->SetOverdue(1);
+  SetKeys(KeyLine(2, 'b'));
+  durable_.clear();
+  const auto filling = Reserve(kGroup, OpenNs(), Chain(1, 2));
+  file_->SetOverdue(0);
+  for (const ReservedBlock& block : filling) {
+    ASSERT_EQ(engine_->Commit(kGroup, block.reservation, 0), CommitOutcome::kVisible);
+    EXPECT_TRUE(durable_.empty());
+  }
+  Pump();
+  EXPECT_EQ(durable_.size(), 2u);
+  EXPECT_EQ(TierStatsOf(kRed, TierKind::kNvme).drop(DropReason::kKeyMissing).count, 2u);
+  engine_->CheckInvariants();
+  Restart();
+  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 2)).count, 2u);
+}
+
+TEST_F(EncryptionTest, ARestartTakesNothingBackThatIsInTheClearAndMayNotBe) {
+  Start({Rules(kRed, 32 * kMiB, 64 * kMiB)});
+  StoreOnDisk(Chain(1, 2));
+  rules_ = {Encrypted(kRed)};
+  Restart();
+  EXPECT_EQ(StatsOf(kRed).entries, 0u);
+  EXPECT_EQ(TierStatsOf(kRed, TierKind::kNvme).charged_bytes, 0u);
+}
+
+// It is dated after the removal, though that is dated after the tick it began in.
+TEST_F(EncryptionTest, ASaltMadeInTheTickOfARemovalIsNotForgottenByItsResumption) {
+  options_.removed_grace_ms = 5000;
+  keeps_receipts_ = false;
+  Start({Encrypted(kRed)});
+  StoreOnDisk(Chain(1, 2));
+  rules_ = {};
+  engine_->ApplyPolicy(Table());
+  while (!catalog_disk_->salts.empty()) AdvanceMs(kTickMs);
+  rules_ = {Encrypted(kRed)};
+  engine_->ApplyPolicy(Table());
+  AdvanceMs(500);
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(50, 2)), 2u);
+  Pump();
+  const tier::OwnerSalt salt = SaltOnDisk();
+  ASSERT_FALSE(catalog_disk_->erasures.empty()) << "the removal is resumed by the next life";
+  untold_.clear();
+  Restart();
+  AdvanceMs(500);
+  EXPECT_EQ(SaltOnDisk().salt, salt.salt);
+  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(50, 2)).count, 2u);
+  untold_.clear();
+}
+
+TEST_F(EncryptionTest, OfTwoDropsInOneTickEachForgetsTheSaltThereIs) {
+  Start({Encrypted(kRed)});
+  StoreOnDisk(Chain(1, 2));
+  std::set<cipher::Salt> salts{SaltOnDisk().salt};
+  for (int drop = 0; drop < 3; ++drop) {
+    engine_->DropTenant(engine_->FindTenant(kRed), [](const absl::StatusOr<uint64_t>&) {});
+    Pump();
+    salts.insert(SaltOnDisk().salt);
+  }
+  EXPECT_EQ(salts.size(), 4u);
 }
 
 TEST_F(EncryptionTest, APolicyThatCameBackWithinItsGraceHasWhatItHad) {

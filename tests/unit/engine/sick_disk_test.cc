@@ -206,6 +206,65 @@ TEST_F(SickDiskTest, ADropThatTheDiskKeptFromItsEndIsFinishedByTheNextLife) {
   EXPECT_EQ(receipts_.back().blocks, 40u);
 }
 
+// Whoever asked for the drop keeps the name shut until it is answered.
+TEST_F(SickDiskTest, ADropThatHangsIsAnsweredThoughThePolicyIsGoneMeanwhile) {
+  StartWithBlocksOnNvme();
+  file_->Hold();
+  std::optional<absl::StatusOr<uint64_t>> dropped;
+  engine_->DropTenant(engine_->FindTenant("a/p"), [&](absl::StatusOr<uint64_t> bytes) { dropped = std::move(bytes); });
+  AdvanceMs(1000);
+  rules_[0].uid = "made anew";
+  engine_->ApplyPolicy(Table());
+  EXPECT_EQ(Store("a/p", Open("a/p"), Chain(3, 4)), 4u);
+  AdvanceMs(int64_t{kDropStuckTicks} * kTickMs);
+  ASSERT_TRUE(dropped.has_value());
+  EXPECT_TRUE(absl::IsUnavailable(dropped->status())) << dropped->status();
+  file_->Release();
+  AdvanceMs(3000);
+  ASSERT_EQ(receipts_.size(), 1u);
+  EXPECT_EQ(receipts_[0].blocks, 40u);
+  EXPECT_EQ(Matched(Open("a/p"), Chain(3, 4)), 4u);
+  engine_->CheckInvariants();
+}
+
+TEST_F(SickDiskTest, APolicyThatComesBackWhileItsRemovalHangsIsLetIn) {
+  options_.removed_grace_ms = 5000;
+  StartWithBlocksOnNvme();
+  const std::vector<policy::TenantRules> rules = std::exchange(rules_, {});
+  engine_->ApplyPolicy(Table());
+  file_->Hold();
+  AdvanceMs(6000);
+  rules_ = rules;
+  engine_->ApplyPolicy(Table());
+  EXPECT_EQ(Matched(Open("a/p"), Chain(1, 40)), 0u) << "it is being erased";
+  EXPECT_EQ(Store("a/p", Open("a/p"), Chain(3, 4)), 0u);
+  AdvanceMs(int64_t{kDropStuckTicks + 10} * kTickMs);
+  EXPECT_EQ(Store("a/p", Open("a/p"), Chain(3, 4)), 4u);
+  file_->Release();
+  AdvanceMs(3000);
+  EXPECT_EQ(Matched(Open("a/p"), Chain(3, 4)), 4u);
+  EXPECT_EQ(PagesOnDisk(KeyOf(40)), 0u);
+  engine_->CheckInvariants();
+}
+
+// It has its entry already.
+TEST_F(SickDiskTest, AtTheEntryCapWhatIsStoredAnewMakesNoRoomForItself) {
+  policy::TenantRules rules = Rules("a/p", 64 * kMiB, 64 * kMiB);
+  rules.max_entries = 41;  // a start wants room for a parent, too
+  Start({rules});
+  Store("a/p", Open("a/p"), Chain(1, 40));
+  Pump();
+  Restart();
+  const NamespaceId ns = Open("a/p");
+  ASSERT_EQ(Store("a/p", ns, Chain(100, 1)), 1u);
+  ASSERT_EQ(StatsOf("a/p").entries, 41u);
+  file_->SetOverdue(1);
+  EXPECT_EQ(Store("a/p", ns, Chain(1, 4)), 4u);
+  EXPECT_EQ(StatsOf("a/p").entries, 41u);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kNvme).drop(policy::DropReason::kEntryCap).count, 0u);
+  engine_->CheckInvariants();
+}
+
 TEST_F(SickDiskTest, ADiskThatHangsKeepsNobodyElseWaiting) {
   const NamespaceId ns = StartWithBlocksOnNvme();
   file_->FaultNext(DiskFault::kNeverCompletes);

@@ -331,6 +331,19 @@ TEST_F(FleetTest, APolicyThatWasSentAndNotAnsweredIsHeld) {
   EXPECT_FALSE(fleet_.IsHeld("red", "a"));
 }
 
+TEST_F(FleetTest, ANewStreamSaysWhatBecameOfWhatWasSentOnTheOneBefore) {
+  n1_.holds = true;
+  fleet_.SetTargets({{"n1", Target({})}});
+  Dial(&n1_);
+  fleet_.SetTargets({{"n1", Target({{"a", "1"}})}});
+  ASSERT_THAT(SentTo(n1_), SizeIs(1));
+  fleet_.SetTargets({{"n1", Target({})}});
+  EXPECT_TRUE(fleet_.IsHeld("red", "a"));
+  Dial(&n1_);  // it was lost on the way
+  EXPECT_THAT(SentTo(n1_), IsEmpty());
+  EXPECT_FALSE(fleet_.IsHeld("red", "a"));
+}
+
 TEST_F(FleetTest, AnAnswerThatDoesNotComeEndsTheStream) {
   fleet_.SetTargets({{"n1", Target({{"a", "1"}})}});
   Dial(&n1_);

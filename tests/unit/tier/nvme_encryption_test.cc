@@ -84,6 +84,24 @@ TEST_F(NvmeEncryptionTest, ARestartReadsWithTheSameKeyAndSalt) {
   EXPECT_TRUE(Read(slot, 7).ok());
 }
 
+TEST_F(NvmeEncryptionTest, ItIsKnownWithoutAReadWhetherABlockLiesAsItsPolicyAsksByNow) {
+  const SlotId sealed = Store(7), clear = Store(8, kOther);
+  EXPECT_EQ(tier_->SecrecyOf(sealed), Secrecy::kAsAsked);
+  EXPECT_EQ(tier_->SecrecyOf(clear), Secrecy::kAsAsked);
+  Encrypt(kOther, "blue");
+  EXPECT_EQ(tier_->SecrecyOf(clear), Secrecy::kInTheClear);
+  Encrypt(kDomain, "red", false);
+  EXPECT_EQ(tier_->SecrecyOf(sealed), Secrecy::kAsAsked) << "more than is asked for";
+  SetKeys("2 " + std::string(64, 'b') + "\n");
+  EXPECT_EQ(tier_->SecrecyOf(sealed), Secrecy::kKeyGone);
+  Restart();
+  Encrypt(kDomain, "red");
+  ASSERT_TRUE(tier_->Adopt(kDomain, sealed, kPayload, 0, 1));
+  EXPECT_EQ(tier_->SecrecyOf(sealed), Secrecy::kKeyGone);
+  SetKeys("1 " + std::string(64, 'a') + "\n");
+  EXPECT_EQ(tier_->SecrecyOf(sealed), Secrecy::kAsAsked);
+}
+
 TEST_F(NvmeEncryptionTest, AFlippedBitAnywhereIsAMissAndNothingOfItIsLeftInTheSlot) {
   const SlotId slot = Store(7);
   const std::vector<std::byte> good(OnDisk(slot).begin(), OnDisk(slot).end());

@@ -234,10 +234,13 @@ TEST(NvmeFormat, AnyInputIsSafeToDecode) {
 
 TEST(NvmeFormat, CatalogRecordComesBackAsItWas) {
   Page record(kBlockRecordBytes);
-  EncodeBlockRecord(SomeHeader(), record);
+  BlockHeader header = SomeHeader();
+  header.seal.key_id = 7;
+  EncodeBlockRecord(header, record);
   const absl::StatusOr<BlockHeader> decoded = DecodeBlockRecord(record);
   ASSERT_TRUE(decoded.ok()) << decoded.status();
-  ExpectSame(*decoded, SomeHeader());
+  ExpectSame(*decoded, header);
+  EXPECT_EQ(decoded->seal.key_id, 7u);
   record.pop_back();
   EXPECT_TRUE(absl::IsDataLoss(DecodeBlockRecord(record).status()));
 }
