@@ -50,7 +50,7 @@ struct NvmeTransfer {
   Mapping page;  // the header, on its way out or in
   uint64_t header_seed = 0;
   SlotId slot;
-  BlockHeader header;  // write: what is written; read: what is expected (generation 0: any), then what was found
+  BlockHeader header;  // to write; or expected (generation 0: any), then found
   std::span<std::byte> payload;
   std::shared_ptr<const PresentCipher> cipher;  // of the domain
   CipherBuffers* buffers = nullptr;             // outlives it
