@@ -62,7 +62,8 @@ struct NvmeTransfer {
   // Before a write: checksum or encryption of the payload, and the header page. FailedPrecondition: there is no key.
   absl::Status Seal(device::BlockIo* io);
   // After a read: DataLoss, and a verdict, when header or payload is not what was asked for; FailedPrecondition when
-  // its key is gone; then the payload is zeros. An encrypted one is decrypted where it lies: nobody is told of it before.
+  // its key is gone; after either the payload is zeros. An encrypted one is decrypted where it lies: nobody is told of
+  // it before.
   absl::Status Verify();
 
  private:
