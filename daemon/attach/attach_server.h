@@ -88,6 +88,7 @@ class AttachServer : private engine::EngineObserver {
   void OnDurable(GroupId group, ReservationId reservation) override;
   void OnGranted(DomainId domain, uint64_t offset, uint64_t bytes) override;
   void OnFillEnded(GroupId group, ReservationId reservation) override;
+  void OnBegunAnew(const std::string& tenant) override;
   void OnDeletion(const engine::DeletionReceipt& receipt, absl::AnyInvocable<void(bool)> kept) override;
 
   // --- connections

@@ -204,6 +204,10 @@ bool AttachServer::BeginDrop(const std::string& tenant) {
 
 void AttachServer::EndDrop(const std::string& tenant) { erasing_.erase(tenant); }
 
+void AttachServer::OnBegunAnew(const std::string& tenant) {
+  EndTenant(tenant, "what the tenant had is being erased from this node: attach again", CutReason::kErased);
+}
+
 void AttachServer::EndTenant(const std::string& tenant, std::string_view reason, CutReason cut) {
   std::vector<Session*> ended;
   for (const auto& [id, session] : sessions_.all()) {

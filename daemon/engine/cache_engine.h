@@ -132,6 +132,9 @@ class EngineObserver {
   virtual void OnGranted(DomainId domain, uint64_t offset, uint64_t bytes) = 0;
   // The engine ended a fill of this group that had lasted too long: its Commit will be told kNotFilling.
   virtual void OnFillEnded(GroupId /*group*/, ReservationId /*reservation*/) {}
+  // The disk keeps a tenant from being erased: under its name there is one now that has nothing, and sessions of the
+  // one it was are to attach again.
+  virtual void OnBegunAnew(const std::string& /*tenant*/) {}
   // Blocks were deleted by policy: they are zeros, or were never to be read again. The receipt is told again, in this
   // life or the next, until `kept` says that it is kept for good: once, on the engine loop, maybe at once.
   virtual void OnDeletion(const DeletionReceipt& /*receipt*/, absl::AnyInvocable<void(bool)> kept) { kept(true); }

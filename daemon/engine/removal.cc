@@ -73,6 +73,7 @@ void Removal::StandAside(TenantState& tenant) {
                    "does: the audit log will have the receipt, of ",
                    tenant.stats.name));
   tenant.shut_out_tick = 0;
+  if (returns && state_.observer != nullptr) state_.observer->OnBegunAnew(name);
   Log(LogLevel::kError, "engine", std::string(late.message()));
   auto done = std::move(tenant.drop_done);
   tenant.drop_done = [past = tenant.stats.name](const absl::StatusOr<uint64_t>& bytes) {

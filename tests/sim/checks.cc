@@ -228,10 +228,25 @@ Simulation::NvmeDrops Simulation::NvmeDropsOf(const engine::EngineStats& stats) 
   return drops;
 }
 
+uint32_t Simulation::NonceOnNvme(SlotId slot) {
+  return NonceAt(node_.file()->bytes().data() + slot.value() * size_t{kSlotAlignBytes} + kNvmeHeaderBytes);
+}
+
+// No page of the disk has in the clear what was stored since its tenant's policy asked for encryption.
+void Simulation::CheckSecrets() {
+  if (!plan_.encrypts) return;
+  const std::span<const std::byte> disk = node_.file()->bytes();
+  for (size_t at = 0; at < disk.size(); at += kSlotAlignBytes) {
+    const uint32_t nonce = NonceAt(disk.data() + at);
+    if (model_.IsSecret(nonce))
+      return Wrong(absl::StrCat(model_.NameOf(model_.version(nonce).block),
+                                " has to be encrypted, and is on the disk in the clear"));
+  }
+}
+
 // A header of a lost catalog that is too old goes without a record, and its place may be another block's by now.
 bool Simulation::IsAnothersByNow(SlotId slot, uint32_t nonce) {
-  const size_t at = slot.value() * size_t{kSlotAlignBytes} + kNvmeHeaderBytes;
-  const uint32_t there = NonceAt(node_.file()->bytes().data() + at);
+  const uint32_t there = NonceOnNvme(slot);
   return catalog_lost_ && there != 0 && there != nonce;
 }
 
@@ -353,6 +368,7 @@ void Simulation::CheckHeld(const Held& held, uint32_t space, bool every_byte) {
 
 void Simulation::CheckEverything() {
   node_.engine().CheckInvariants();
+  CheckSecrets();
   for (const Lease& lease : leases_) {
     for (const Held& held : lease.blocks) CheckHeld(held, lease.space, true);
   }

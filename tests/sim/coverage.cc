@@ -73,6 +73,9 @@ constexpr Row kRows[] = {
     {Situation::kStoredWhileRecovering, "stored while recovering", 20},
     {Situation::kStoredWhileOffline, "stored while its disk is offline", 20},
     {Situation::kDurableBeside, "durable by an older copy", 20},
+    {Situation::kEncrypted, "durable and encrypted", 200},
+    {Situation::kClearCopyGoes, "copy in the clear given up", 50},
+    {Situation::kKeyGone, "key gone", 20},
 };
 static_assert(std::size(kRows) == kSituations);
 

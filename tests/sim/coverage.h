@@ -77,8 +77,12 @@ enum class Situation : uint8_t {
   kStoredWhileRecovering,
   kStoredWhileOffline,  // on NVMe already, and the disk does not answer
   kDurableBeside,       // a block stored anew whose older copy on NVMe was kept
+  // --- encryption
+  kEncrypted,      // on NVMe, and durable
+  kClearCopyGoes,  // it was written before its policy asked for that
+  kKeyGone,        // and its block with it
 };
-inline constexpr size_t kSituations = 61;
+inline constexpr size_t kSituations = 64;
 
 class Coverage {
  public:

@@ -101,9 +101,10 @@ void Simulation::NoteBoot() {
   using policy::DropReason;
   const engine::EngineStats stats = node_.engine().stats();
   constexpr std::pair<DropReason, Situation> kDrops[] = {
-      {DropReason::kOverLimit, Situation::kDrained},      {DropReason::kEntryCap, Situation::kEntryCap},
-      {DropReason::kRetired, Situation::kRetiredEvicted}, {DropReason::kIdle, Situation::kIdleExpired},
-      {DropReason::kMaxAge, Situation::kAgeExpired},      {DropReason::kTakenByOther, Situation::kTaken}};
+      {DropReason::kOverLimit, Situation::kDrained},        {DropReason::kEntryCap, Situation::kEntryCap},
+      {DropReason::kRetired, Situation::kRetiredEvicted},   {DropReason::kIdle, Situation::kIdleExpired},
+      {DropReason::kMaxAge, Situation::kAgeExpired},        {DropReason::kTakenByOther, Situation::kTaken},
+      {DropReason::kInTheClear, Situation::kClearCopyGoes}, {DropReason::kKeyMissing, Situation::kKeyGone}};
   for (const engine::TenantStats& tenant : stats.tenants) {
     coverage_.Note(Situation::kDemoted, tenant.demotions);
     for (const engine::TenantTierStats& tier : tenant.tiers) {

@@ -49,6 +49,7 @@ uint32_t Model::AddLife(uint32_t tenant, uint32_t uid, const policy::TenantRules
 
 void Model::SetRules(uint32_t index, const policy::TenantRules& rules) {
   Life& life = lives_[index];
+  if (rules.encrypt_nvme && !life.rules.encrypt_nvme) life.clear_below = next_nonce();
   life.rules = rules;
   life.least_nvme_guarantee = std::min(life.least_nvme_guarantee, rules.tier(TierKind::kNvme).guarantee_bytes);
   const uint64_t age_ms = rules.max_age_ms;
@@ -353,10 +354,32 @@ void Model::EndDrop(uint32_t index, uint32_t nonces_below, bool reported, int64_
 // --- what survives
 
 // What the guarantee of NVMe covers is kept there, and outlives a crash; the rest is kept in DRAM.
-void Model::Durable(ReservationId reservation, SlotId slot) {
+bool Model::IsSecret(uint32_t nonce) const {
+  if (nonce == 0 || nonce >= next_nonce()) return false;
+  const Life& life = lives_[versions_[nonce].block.life];
+  return life.rules.encrypt_nvme && nonce >= life.clear_below;
+}
+
+bool Model::MayBeUnreadable(uint32_t nonce) const {
+  if (!plan_.encrypts) return false;
+  const Version& version = versions_[nonce];
+  const Life& life = lives_[version.block.life];
+  const bool clear = life.rules.encrypt_nvme || nonce < life.clear_below;
+  const bool sealed = nonce < sealed_below_;
+  // What a bad disk holds says nothing.
+  if (plan_.disk_lies()) return clear || sealed;
+  return version.clear ? clear : sealed;
+}
+
+void Model::Durable(ReservationId reservation, SlotId slot, uint32_t in_the_clear) {
   const auto it = awaits_durable_.find(reservation.value());
   if (it == awaits_durable_.end()) return;
   const BlockRef& ref = versions_[it->second].block;
+  // A torn write leaves what was there before.
+  const bool clear = plan_.disk_lies() ? in_the_clear == it->second : in_the_clear != 0;
+  versions_[it->second].clear = clear;
+  if (clear && lives_[ref.life].rules.encrypt_nvme)
+    findings_.Add(absl::StrCat(NameOf(ref), " is called durable, and lies in the clear"));
   // What is there may be the older one, and then it is as durable as it was.
   if (!lives_[ref.life].spaces.empty() && !at(ref).beside_older) durable_[slot] = it->second;
   awaits_durable_.erase(it);
@@ -393,6 +416,9 @@ bool Model::MayBeForgotten(uint32_t nonce, std::optional<policy::DropReason> rea
     case policy::DropReason::kRemoved:
       // What was committed in the tick of a drop is taken for older than it.
       return version.commit_ms <= life.dropped_ms + 2 * kTickMs || life.dropping || life.was_removed || !life.in_policy;
+    case policy::DropReason::kInTheClear:
+    case policy::DropReason::kKeyMissing:
+      return MayBeUnreadable(nonce) || !life.in_policy;
     default:
       return true;  // space; and what could not be read is counted
   }
@@ -442,7 +468,7 @@ bool Model::MustHaveSurvived(uint32_t nonce, int64_t now_ms, int64_t latest_ms) 
   const policy::TenantRules& rules = life.rules;
   // Records that ought to be gone take room from others.
   if (plan_.planted == Planted::kLosesDeletes) return false;
-  if (!life.in_policy || rules.max_entries != policy::kNoLimit) return false;
+  if (!life.in_policy || rules.max_entries != policy::kNoLimit || MayBeUnreadable(nonce)) return false;
   // What was committed in the tick of a drop is taken for older than it.
   if (version.commit_ms <= life.dropped_ms + 2 * kTickMs) return false;
   // A clock that was set back may have it committed in the future.

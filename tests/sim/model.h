@@ -81,6 +81,7 @@ struct Life {
   int64_t drop_moved_ms = 0;     // when it was more before
   uint64_t shortest_age_ms = 0;  // of every maxAge it ever had; 0: none
   uint32_t dead_below = 0;       // nonces below were erased, and that was reported
+  uint32_t clear_below = 0;      // those may be in the clear on NVMe, and were not to be any more, once
   int64_t dropped_ms = 0;
   std::vector<GroupId> groups;
   std::vector<std::vector<Block>> spaces;
@@ -114,6 +115,7 @@ struct Version {
   BlockRef block;
   Fate fate = Fate::kFilling;
   int64_t commit_ms = 0;
+  bool clear = false;  // on NVMe, when it became durable
 };
 
 struct Filling {
@@ -183,7 +185,12 @@ class Model {
   void EndDrop(uint32_t life, uint32_t nonces_below, bool reported, int64_t now_ms);
 
   // --- what survives
-  void Durable(ReservationId reservation, SlotId slot);
+  // `in_the_clear`: the nonce that lies there in the clear; 0: none.
+  void Durable(ReservationId reservation, SlotId slot, uint32_t in_the_clear);
+  // Keys went: what was encrypted up to now may be beyond reach.
+  void NoteKeysGone() { sealed_below_ = next_nonce(); }
+  // By its policy no byte of it may be on NVMe in the clear, ever.
+  bool IsSecret(uint32_t nonce) const;
   // It is durable by an older record. Which block it is; nullopt: nobody waits to hear of it.
   std::optional<BlockRef> EndAwaitDurable(ReservationId reservation);
   void Forgotten(SlotId slot);
@@ -221,6 +228,8 @@ class Model {
   // Ticks of the engine, and of a restart in between.
   int64_t SlackMs() const;
   bool PinsAreOnNvme(const Life& life) const;
+  // Its copy on NVMe need not be served: it is in the clear and may not be, or its key may be gone.
+  bool MayBeUnreadable(uint32_t nonce) const;
   bool TooOld(const Life& life, int64_t commit_ms, int64_t now_ms) const;
   // Whatever policy says by now: it may have been erased half when a crash came.
   bool MayHaveAged(const Version& version, int64_t now_ms) const;
@@ -237,6 +246,7 @@ class Model {
   std::map<SlotId, uint32_t> durable_, durable_synced_;
   absl::flat_hash_set<uint64_t> ended_;  // reservations of this boot
   uint64_t held_blocks_ = 0;
+  uint32_t sealed_below_ = 0;  // nonces below may have been encrypted under a key that went
   uint64_t boots_ = 0;
   bool recovering_ = false;
   int64_t offline_ms_ = INT64_MIN;  // when it last was, in this boot

@@ -47,7 +47,7 @@ std::vector<Model::DurablePin> Model::DurablePins() {
     const bool may_end = life.quota_lowered || life.was_removed || life.dropping || !life.in_policy ||
                          life.rules.max_entries != policy::kNoLimit || !PinsAreOnNvme(life) ||
                          versions_[nonce].commit_ms <= life.dropped_ms + 2 * kTickMs;  // a tombstone may cover it
-    if (may_end || life.spaces.empty()) continue;
+    if (may_end || life.spaces.empty() || MayBeUnreadable(nonce)) continue;
     const Life::Block& block = at(ref);
     if (block.nonce == nonce && block.maybe) pins.push_back({ref, nonce, block.pinned_until_ms});
   }

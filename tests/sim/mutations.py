@@ -180,6 +180,19 @@ MUTATIONS = {
          '  if (entry.resident(TierKind::kNvme)) {\n    entry.state = BlockState::kCommitted;\n',
          '  if (entry.resident(TierKind::kNvme)) {\n    entry.state = BlockState::kCommitted;\n'
          '    JoinOrders(id);\n    return DropCopy(id, TierKind::kNvme, policy::DropReason::kIdle);\n')],
+    'writes-secrets-in-the-clear': [
+        (TIER + 'nvme_transfer.cc', 'if (now.required) return Encrypt', 'if (now.required && false) return Encrypt')],
+    'calls-a-copy-durable-that-may-not-be-served': [
+        (ENGINE + 'movement.cc',
+         '  if (state_.devices.nvme->SecrecyOf(entry.copy(TierKind::kNvme).slot) '
+         '!= tier::Secrecy::kAsAsked) return;\n',
+         '  (void)entry;\n')],
+    'gives-up-copies-for-keys-that-are-there': [
+        (TIER + 'nvme_tier_state.cc', 'now.cipher->Has(key_id) ? Secrecy::kAsAsked',
+         'now.cipher->Has(key_id) ? Secrecy::kKeyGone')],
+    'tells-no-session-that-its-tenant-begins-anew': [
+        (ENGINE + 'removal.cc', 'if (returns && state_.observer != nullptr)',
+         'if (returns && state_.observer == nullptr)')],
     'shuts-a-tenant-out-while-a-disk-hangs': [
         (ENGINE + 'removal.cc', 'if (stuck) StandAside(*tenant);', 'if (stuck && false) StandAside(*tenant);')],
     'gives-up-a-block-that-a-device-failed-to-read': [

@@ -1,9 +1,13 @@
 #include "tests/sim/node.h"
 
 #include <algorithm>
+#include <span>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
+#include "daemon/cipher/node_keys.h"
 
 namespace kvartal::sim {
 
@@ -15,6 +19,9 @@ Node::Node(const Plan& plan, engine::EngineObserver* observer, std::function<voi
   if (plan.nvme_bytes == 0) return;
   disk_ = testing::MakeFakeDisk(plan.nvme_bytes);
   catalog_disk_ = std::make_shared<testing::CatalogDisk>();
+  if (!plan.encrypts) return;
+  ring_ = std::make_shared<cipher::KeyRing>();
+  SetKeys({1});
 }
 
 Node::~Node() {
@@ -37,6 +44,7 @@ void Node::Boot(std::vector<policy::TenantRules> rules) {
     BootNvme();
     devices.nvme = nvme_.get();
     devices.catalog = watched_catalog_.get();
+    devices.ciphers = ciphers_.get();
   }
   boot_ms_ = clock_.WallMs();
   boot_date_ms_ = engine_clock_.WallMs();
@@ -69,6 +77,7 @@ void Node::BootNvme() {
   catalog_->SetQueueMax(plan_.catalog_queue_max);
   watched_catalog_ =
       std::make_unique<WatchedCatalog>(catalog_.get(), plan_.planted, catalog_queue_.get(), on_catalog_delete_);
+  if (ring_ != nullptr) ciphers_ = std::make_unique<tier::TenantCiphers>(ring_, watched_catalog_.get());
 }
 
 void Node::Crash(CrashKind kind, Random* random) {
@@ -78,12 +87,17 @@ void Node::Crash(CrashKind kind, Random* random) {
   }
   Shutdown();
   if (kind == CrashKind::kPowerCut) catalog_disk_->records = synced_records_;
-  if (kind == CrashKind::kLosesCatalog) catalog_disk_ = std::make_shared<testing::CatalogDisk>();
+  if (kind != CrashKind::kLosesCatalog) return;
+  // Salts lie in a file of their own.
+  auto salts = std::move(catalog_disk_->salts);
+  catalog_disk_ = std::make_shared<testing::CatalogDisk>();
+  catalog_disk_->salts = std::move(salts);
 }
 
 void Node::Shutdown() {
   engine_.reset();
   nvme_.reset();
+  ciphers_.reset();
   watched_catalog_.reset();
   catalog_.reset();
   lying_file_.reset();
@@ -98,6 +112,14 @@ void Node::Shutdown() {
 
 void Node::ApplyPolicy(std::vector<policy::TenantRules> rules) {
   engine_->ApplyPolicy(policy::PolicyTable::FromRules(std::move(rules), capacity_));
+}
+
+void Node::SetKeys(const std::set<uint32_t>& ids) {
+  std::string text;
+  for (const uint32_t id : ids) absl::StrAppend(&text, id, " ", std::string(2 * cipher::kKeyBytes, 'a'), "\n");
+  const auto keys = cipher::NodeKeys::Parse(std::as_bytes(std::span(text)));
+  KV_CHECK(keys.ok());
+  ring_->Set(*keys);
 }
 
 void Node::CompleteSome(Random* random) {

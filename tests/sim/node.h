@@ -1,16 +1,19 @@
 // The machine of a simulation: the real engine and the real tiers over fake devices, each with a queue of its own that
 // the simulation lets through one completion at a time. Confined to the thread of the simulation.
-// Invariant: what outlives a crash is the disk, the catalog's folder and the wall clock, nothing else.
+// Invariant: what outlives a crash is the disk, the catalog's folder, the file of keys and the wall
+// clock, nothing else.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "daemon/engine/cache_engine.h"
 #include "daemon/tier/dram_tier.h"
 #include "daemon/tier/nvme_tier.h"
+#include "daemon/tier/tenant_ciphers.h"
 #include "tests/sim/lying_devices.h"
 #include "tests/sim/plan.h"
 #include "tests/sim/random.h"
@@ -39,6 +42,8 @@ class Node {
   // What the engine takes for the date: the wall clock of its start, or the last date on disk when that is later, and
   // the time since.
   int64_t DateMs() const { return boot_date_ms_ + clock_.WallMs() - boot_ms_; }
+  // What the file of keys says, by their numbers.
+  void SetKeys(const std::set<uint32_t>& ids);
   // One virtual instant later.
   void AdvanceMs(int64_t ms) { clock_.AdvanceMs(ms); }
 
@@ -87,6 +92,8 @@ class Node {
   std::unique_ptr<tier::NvmeTier> nvme_;
   std::unique_ptr<testing::FakeCatalog> catalog_;
   std::unique_ptr<WatchedCatalog> watched_catalog_;
+  std::shared_ptr<cipher::KeyRing> ring_;  // null: blocks of this plan are never encrypted
+  std::unique_ptr<tier::TenantCiphers> ciphers_;
   std::unique_ptr<engine::CacheEngine> engine_;
   policy::NodeCapacity capacity_;
   bool recovered_ = false;

@@ -55,6 +55,14 @@ void AddLargeBlocks(Plan* plan) {
   plan->large_blocks = true;
 }
 
+// Drawn apart, as above.
+void AddEncryption(Plan* plan) {
+  Random random(plan->seed ^ 0xc1b4e7);
+  if (plan->nvme_bytes == 0 || plan->planted != Planted::kNothing) return;
+  plan->encrypts = random.Chance(35);
+  plan->keys_go = plan->encrypts && random.Chance(40);
+}
+
 // What a lying device needs to be found out at all.
 void MakeRoomFor(Planted planted, Plan* plan, Random* random) {
   plan->planted = planted;
@@ -122,6 +130,7 @@ Plan MakePlan(uint64_t seed, Planted planted) {
   MakeRoomFor(planted, &plan, &random);
   AddMoreFaults(&plan);
   AddLargeBlocks(&plan);
+  AddEncryption(&plan);
   return plan;
 }
 
@@ -144,6 +153,7 @@ policy::TenantRules DrawRules(const Plan& plan, const std::string& name, uint32_
   rules.on_expiry = random->Chance(50) ? policy::OnExpiry::kDemote : policy::OnExpiry::kDelete;
   if (random->Chance(25)) rules.max_age_ms = random->Between(10, 200) * kTickMs;
   if (random->Chance(15)) rules.max_entries = random->Between(8, 400);
+  if (plan.encrypts) rules.encrypt_nvme = random->Chance(50);
   return rules;
 }
 
@@ -155,7 +165,11 @@ std::string Describe(const Plan& plan) {
     absl::StrAppend(&out, " ", layout.shard_count, "x", layout.shard_bytes);
   absl::StrAppend(&out, ", speeds ", plan.memory_speed, "/", plan.disk_speed, "/", plan.catalog_speed,
                   plan.disk_lies() ? ", the disk fails" : "", plan.power_cuts ? ", power cuts" : "",
-                  plan.loses_catalog ? ", the catalog is lost" : "", ", planted: ", PlantedName(plan.planted));
+                  plan.loses_catalog ? ", the catalog is lost" : "",
+                  plan.keys_go    ? ", encrypted, and keys go"
+                  : plan.encrypts ? ", encrypted"
+                                  : "",
+                  ", planted: ", PlantedName(plan.planted));
   return out;
 }
 

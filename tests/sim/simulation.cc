@@ -171,15 +171,19 @@ uint32_t Simulation::GenerationAt(uint32_t life, uint64_t offset) {
                                    SlotId(static_cast<uint32_t>(offset / kSlotAlignBytes)));
 }
 
-// A restart may bring back a record whose slot was overwritten since.
+// A restart may bring back a record whose slot was overwritten since; what is in the clear, or its key, may have to go.
 bool Simulation::ReadsMayFail(uint32_t life) {
-  return plan_.disk_lies() || model_.boots() > 1 || model_.life(life).scribbles;
+  return plan_.disk_lies() || plan_.encrypts || model_.boots() > 1 || model_.life(life).scribbles;
 }
 
 void Simulation::OnDurable(GroupId, ReservationId reservation) {
   coverage_.Note(Situation::kDurable);
   const auto slot = node_.watched_catalog()->recorded();
-  if (slot.has_value()) return model_.Durable(reservation, *slot);
+  if (slot.has_value()) {
+    const uint32_t in_the_clear = NonceOnNvme(*slot);
+    if (plan_.encrypts && in_the_clear == 0) coverage_.Note(Situation::kEncrypted);
+    return model_.Durable(reservation, *slot, in_the_clear);
+  }
   // Stored anew beside a copy that is durable already.
   const std::optional<BlockRef> ref = model_.EndAwaitDurable(reservation);
   if (!ref.has_value()) return;

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -130,10 +131,10 @@ class Simulation : private engine::EngineObserver {
   void ChangeRules(uint32_t life, const policy::TenantRules& rules);
   void DoTenantLife();
   void DoDrop();
-  bool MovesOn(uint32_t life);
   void OnDropped(uint32_t life, uint32_t nonces_below, const absl::StatusOr<uint64_t>& bytes);
   void DoTrouble();
   void EndTrouble();
+  void TurnKeys();
   void DoCrash();
   void PinBeforeCrash();
   void NoteCrash(Node::CrashKind kind);
@@ -173,6 +174,9 @@ class Simulation : private engine::EngineObserver {
   // Its record is about to go.
   void OnCatalogDelete(SlotId slot);
   bool IsAnothersByNow(SlotId slot, uint32_t nonce);
+  // Of the block that lies there in the clear; 0: none does.
+  uint32_t NonceOnNvme(SlotId slot);
+  void CheckSecrets();
   void CheckZeroed(const BlockRef& ref, SlotId slot, const std::string& why);
   void CheckUnreadable(const engine::EngineStats& stats);
   // Copies on NVMe that were given up in this boot, by reason.
@@ -183,6 +187,7 @@ class Simulation : private engine::EngineObserver {
   void CheckHeld(const Held& held, uint32_t space, bool every_byte);
   void CheckEverything();
 
+  void OnBegunAnew(const std::string& tenant) override;
   void OnDurable(GroupId group, ReservationId reservation) override;
   void OnGranted(DomainId domain, uint64_t offset, uint64_t bytes) override;
   void OnDeletion(const engine::DeletionReceipt& receipt, absl::AnyInvocable<void(bool)> kept) override;
@@ -241,6 +246,7 @@ class Simulation : private engine::EngineObserver {
   bool recovery_noted_ = false;                     // in this boot
   bool catalog_failed_ = false;                     // it was told to, in this boot
   bool in_trouble_ = false;                         // devices are held
+  std::set<uint32_t> keys_ = {1};                   // of the node, by their numbers
 };
 
 }  // namespace kvartal::sim

@@ -146,26 +146,24 @@ void Simulation::DoDrop() {
                             });
 }
 
-// The disk kept a drop from its end: the tenant has another number now, and nothing.
-bool Simulation::MovesOn(uint32_t index) {
-  Life& life = model_.life(index);
-  const TenantId id = node_.engine().FindTenant(life.name);
-  if (!life.in_policy || id == life.id) return false;
-  for (size_t space = 0; space < life.ns.size(); ++space) {
-    for (; life.namespace_users[space] > 0; --life.namespace_users[space])
-      node_.engine().CloseNamespace(life.ns[space]);
+// The disk kept a drop, or a removal, from its end: the tenant has another number now, and nothing.
+void Simulation::OnBegunAnew(const std::string& tenant) {
+  for (const uint32_t index : current_) {
+    const Life& life = model_.life(index);
+    if (life.name != tenant || !life.in_policy) continue;
+    Say("  ", life.rules.uid, " begins anew");
+    EndSessions(index);
+    ++tenants_of_boot_;
+    model_.MoveOn(index, node_.engine().FindTenant(tenant));
+    coverage_.Note(Situation::kDropStuck);
   }
-  ++tenants_of_boot_;
-  model_.MoveOn(index, id);
-  coverage_.Note(Situation::kDropStuck);
-  return true;
 }
 
 void Simulation::OnDropped(uint32_t index, uint32_t nonces_below, const absl::StatusOr<uint64_t>& bytes) {
   Say("  ", model_.life(index).rules.uid, bytes.ok() ? " is erased" : " could not be erased");
   // It came back while it was being erased already.
   const bool twice = absl::IsAlreadyExists(bytes.status()) && model_.life(index).was_removed;
-  const bool apart = !bytes.ok() && MovesOn(index);
+  const bool apart = absl::IsUnavailable(bytes.status());
   if (!bytes.ok() && !twice && !apart && !plan_.disk_lies() && !catalog_failed_)
     Wrong("a drop failed though nothing is wrong");
   if (bytes.ok() && (last_receipt_.tenant != model_.life(index).name || last_receipt_.bytes() != *bytes ||
@@ -179,7 +177,20 @@ void Simulation::OnDropped(uint32_t index, uint32_t nonces_below, const absl::St
 
 // --- devices
 
+// Keys go and come; the one with the highest number encrypts.
+void Simulation::TurnKeys() {
+  std::set<uint32_t> keys;
+  for (uint32_t id = 1; id <= 3; ++id) {
+    if (random_.Chance(60)) keys.insert(id);
+  }
+  Say("the node has ", keys.size(), " keys");
+  if (!std::includes(keys.begin(), keys.end(), keys_.begin(), keys_.end())) model_.NoteKeysGone();
+  keys_ = keys;
+  node_.SetKeys(keys_);
+}
+
 void Simulation::DoTrouble() {
+  if (plan_.keys_go && random_.Chance(20)) return TurnKeys();
   switch (random_.Below(7)) {
     case 0:
       Say("memory is held");

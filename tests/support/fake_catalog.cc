@@ -24,6 +24,7 @@ struct FakeCatalog::State : public std::enable_shared_from_this<FakeCatalog::Sta
   int64_t kept_time_ms = 0;
   std::vector<tier::ErasureRecord> open_erasures;
   std::vector<tier::OwnerSalt> salts;
+  std::map<OwnerUidHash, tier::OwnerSalt> unsaved_salts;  // what writes that failed left behind
   bool loaded = false;
   std::deque<Operation> operations;
   size_t puts_under_way = 0;
@@ -56,6 +57,13 @@ struct FakeCatalog::State : public std::enable_shared_from_this<FakeCatalog::Sta
   void Change(CrashJournal::CatalogChange change) {
     change(*disk);
     if (disk->journal != nullptr) disk->journal->NoteCatalog(std::move(change));
+  }
+
+  // Before whatever is written after them.
+  void SaveSalts() {
+    if (!write_status.ok()) return;
+    for (const auto& [owner, salt] : std::exchange(unsaved_salts, {}))
+      Change([salt = salt](CatalogDisk& kept) { kept.salts[salt.owner] = salt; });
   }
 
   void NoteSync() {
@@ -102,6 +110,7 @@ bool FakeCatalog::Put(const CatalogRecord& record, absl::AnyInvocable<void(absl:
   state_->Enqueue([record, done = std::move(done)](State& state) mutable {
     --state.puts_under_way;
     ++state.counts.puts;
+    state.SaveSalts();
     if (state.write_status.ok()) {
       state.Change([record](CatalogDisk& disk) {
         disk.records[record.slot.value()] = record.header;
@@ -153,6 +162,7 @@ void FakeCatalog::PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms
                                absl::AnyInvocable<void(absl::Status)> done) {
   state_->Enqueue([owner, before_wall_ms, done = std::move(done)](State& state) mutable {
     ++state.counts.tombstones;
+    state.SaveSalts();
     if (state.write_status.ok()) {
       state.Change([owner, before_wall_ms](CatalogDisk& disk) {
         int64_t& before = disk.tombstones[owner];
@@ -168,7 +178,8 @@ void FakeCatalog::PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms
 
 void FakeCatalog::PutSalt(const tier::OwnerSalt& salt) {
   state_->Enqueue([salt](State& state) {
-    if (state.write_status.ok()) state.Change([salt](CatalogDisk& disk) { disk.salts[salt.owner] = salt; });
+    state.unsaved_salts[salt.owner] = salt;
+    state.SaveSalts();
   });
 }
 

@@ -268,6 +268,7 @@ class EngineTest : public ::testing::Test, public EngineObserver {
   void OnGranted(DomainId, uint64_t, uint64_t bytes) override { granted_bytes_ += bytes; }
 
   void OnFillEnded(GroupId, ReservationId reservation) override { fills_ended_.push_back(reservation); }
+  void OnBegunAnew(const std::string& tenant) override { begun_anew_.push_back(tenant); }
   void OnDeletion(const DeletionReceipt& receipt, absl::AnyInvocable<void(bool)> kept) override {
     receipts_.push_back(receipt);
     if (keeps_receipts_) return kept(true);
@@ -295,6 +296,7 @@ class EngineTest : public ::testing::Test, public EngineObserver {
   std::vector<ReservationId> durable_;
   std::vector<ReservationId> fills_ended_;
   std::vector<DeletionReceipt> receipts_;
+  std::vector<std::string> begun_anew_;
   bool keeps_receipts_ = true;                          // at once; else the test says when, or not
   std::vector<absl::AnyInvocable<void(bool)>> untold_;  // of receipts that were not kept at once
   uint64_t granted_bytes_ = 0;

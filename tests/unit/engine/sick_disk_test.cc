@@ -238,7 +238,9 @@ TEST_F(SickDiskTest, APolicyThatComesBackWhileItsRemovalHangsIsLetIn) {
   engine_->ApplyPolicy(Table());
   EXPECT_EQ(Matched(Open("a/p"), Chain(1, 40)), 0u) << "it is being erased";
   EXPECT_EQ(Store("a/p", Open("a/p"), Chain(3, 4)), 0u);
+  EXPECT_TRUE(begun_anew_.empty());
   AdvanceMs(int64_t{kDropStuckTicks + 10} * kTickMs);
+  EXPECT_EQ(begun_anew_, std::vector<std::string>{"a/p"}) << "its sessions are of the one it was";
   EXPECT_EQ(Store("a/p", Open("a/p"), Chain(3, 4)), 4u);
   file_->Release();
   AdvanceMs(3000);
