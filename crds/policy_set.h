@@ -22,6 +22,8 @@ class PolicySet {
   using Hashes = std::map<std::string, std::string>;  // by key
 
   void Put(const std::string& key, std::string manifest, std::string namespace_uid);
+  // As another set has it under this key.
+  void Put(const std::string& key, const Object& object) { objects_[key] = object; }
 
   const std::map<std::string, Object>& objects() const { return objects_; }
   Hashes hashes() const;

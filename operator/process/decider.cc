@@ -47,7 +47,7 @@ void Decider::Decide() {
     for (const std::string& why : unreadable) Log(LogLevel::kError, "operator", why);
   }
   unreadable_ = std::move(unreadable);
-  reconcile::CompiledCluster before = std::exchange(compiled_, reconcile::CompileCluster(state));
+  reconcile::CompiledCluster before = std::exchange(compiled_, reconcile::CompileCluster(state, compiled_));
   accepted_.clear();
   std::vector<kube::ObjectKey> changed;
   std::map<kube::ObjectKey, std::string> decided;

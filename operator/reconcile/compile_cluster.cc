@@ -25,6 +25,10 @@ std::vector<const Object*> ByAge(const std::vector<Object>& objects, Name name) 
 
 Key KeyOf(const PolicyObject& object) { return {object.ns, object.name}; }
 
+std::string TenantKey(const crds::TenantPolicy& tenant) {
+  return crds::SetKey("TenantKVPolicy", tenant.ns, tenant.name);
+}
+
 bool Selects(const crds::NodePool& pool, const Labels& labels) {
   return std::all_of(pool.node_labels.begin(), pool.node_labels.end(), [&](const auto& wanted) {
     const auto found = labels.find(wanted.first);
@@ -66,7 +70,8 @@ bool SameStanding(const crds::TenantPolicy& a, const crds::TenantPolicy& b) {
 // are owed to it, and nobody else is given them.
 class Compiler {
  public:
-  explicit Compiler(const ClusterState& state) : state_(state), admission_(state) {
+  Compiler(const ClusterState& state, const CompiledCluster& before) : state_(state), admission_(state) {
+    for (const auto& [name, node] : before.nodes) before_.emplace(node->pool, node);
     for (const PolicyObject* object : ByAge(state_.policies, KeyOf)) cases_.push_back({object, {}, false, {}, {}, {}});
   }
 
@@ -96,12 +101,13 @@ class Compiler {
   std::map<std::string, std::vector<crds::TenantPolicy>> TenantsByPool() const;
   void CompileNodes();
   void DescribeEffect(PolicyVerdict* verdict) const;
-  static CompiledNode CompileNode(const crds::NodePool& pool, const std::vector<crds::TenantPolicy>& tenants);
+  std::shared_ptr<const CompiledNode> CompileNode(const crds::NodePool& pool, std::vector<crds::TenantPolicy> tenants);
 
   const ClusterState& state_;
   Admission admission_;
   std::vector<Case> cases_;
   std::map<std::string, size_t> nodes_of_pool_;
+  std::map<std::string, std::shared_ptr<const CompiledNode>> before_;  // by pool
   CompiledCluster cluster_;
 };
 
@@ -236,8 +242,7 @@ void Compiler::CompileNodes() {
   std::map<std::string, std::shared_ptr<const CompiledNode>> by_pool;
   for (const PoolObject* object : pools) {
     const std::string& name = object->pool.name;
-    if (object->why_unreadable.empty())
-      by_pool[name] = std::make_shared<const CompiledNode>(CompileNode(object->pool, tenants[name]));
+    if (object->why_unreadable.empty()) by_pool[name] = CompileNode(object->pool, std::move(tenants[name]));
   }
   for (const ClusterNode& node : state_.nodes) {
     const auto pool = std::find_if(pools.begin(), pools.end(),
@@ -250,15 +255,31 @@ void Compiler::CompileNodes() {
 }
 
 // All nodes of a pool enforce the same.
-CompiledNode Compiler::CompileNode(const crds::NodePool& pool, const std::vector<crds::TenantPolicy>& tenants) {
-  CompiledNode node;
-  node.pool = pool.name;
-  node.set.Put(crds::SetKey("KVNodePool", "", pool.name), crds::WriteNodeOfPool(pool), "");
-  for (const crds::TenantPolicy& tenant : tenants) {
-    node.set.Put(crds::SetKey("TenantKVPolicy", tenant.ns, tenant.name), crds::WriteTenantPolicy(tenant),
-                 tenant.namespace_uid);
+std::shared_ptr<const CompiledNode> Compiler::CompileNode(const crds::NodePool& pool,
+                                                          std::vector<crds::TenantPolicy> tenants) {
+  const std::string pool_key = crds::SetKey("KVNodePool", "", pool.name);
+  std::string manifest = crds::WriteNodeOfPool(pool);
+  const auto known = before_.find(pool.name);
+  const CompiledNode* const before = known == before_.end() ? nullptr : known->second.get();
+  if (before != nullptr && before->tenants == tenants && before->set.objects().at(pool_key).manifest == manifest)
+    return known->second;
+  auto node = std::make_shared<CompiledNode>();
+  node->pool = pool.name;
+  node->set.Put(pool_key, std::move(manifest), "");
+  std::map<std::string, const crds::TenantPolicy*> written;
+  if (before != nullptr) {
+    for (const crds::TenantPolicy& tenant : before->tenants) written[TenantKey(tenant)] = &tenant;
   }
-  node.version = node.set.Version();
+  for (const crds::TenantPolicy& tenant : tenants) {
+    const std::string key = TenantKey(tenant);
+    if (const auto same = written.find(key); same != written.end() && *same->second == tenant) {
+      node->set.Put(key, before->set.objects().at(key));
+    } else {
+      node->set.Put(key, crds::WriteTenantPolicy(tenant), tenant.namespace_uid);
+    }
+  }
+  node->version = node->set.Version();
+  node->tenants = std::move(tenants);
   return node;
 }
 
@@ -284,6 +305,8 @@ void Compiler::DescribeEffect(PolicyVerdict* verdict) const {
 
 }  // namespace
 
-CompiledCluster CompileCluster(const ClusterState& state) { return Compiler(state).Compile(); }
+CompiledCluster CompileCluster(const ClusterState& state, const CompiledCluster& before) {
+  return Compiler(state, before).Compile();
+}
 
 }  // namespace kvartal::reconcile

@@ -49,7 +49,8 @@ struct CompiledNode {
   std::string pool;
   // The pool and its tenants: each with the one claim that is on it, and with the subjects a cluster attests.
   crds::PolicySet set;
-  std::string version;  // of the set
+  std::string version;                      // of the set
+  std::vector<crds::TenantPolicy> tenants;  // that it was made of, by namespace and name
 };
 
 struct CompiledCluster {
@@ -58,6 +59,7 @@ struct CompiledCluster {
   std::map<std::pair<std::string, std::string>, PolicyVerdict> policies;  // by namespace and name
 };
 
-CompiledCluster CompileCluster(const ClusterState& state);
+// What is as it was in `before` is shared with it and not made anew: of ten thousand policies, few change at a time.
+CompiledCluster CompileCluster(const ClusterState& state, const CompiledCluster& before = {});
 
 }  // namespace kvartal::reconcile

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <functional>
 #include <random>
 #include <set>
 
@@ -288,6 +289,29 @@ TEST_F(CompileClusterTest, TheVersionChangesWithWhatIsEnforcedAndWithNothingElse
   EXPECT_NE(CompileCluster(state_).nodes.at("n1")->version, other);
 }
 
+TEST_F(CompileClusterTest, WhatIsAsItWasIsSharedWithTheLastTime) {
+  state_.pools.push_back(Pool("other", "100Gi"));
+  state_.policies = {Policy("red", "a", "1Gi", "2Gi", kOld), Policy("blue", "b", "1Gi", "2Gi", kOld),
+                     Policy("blue", "c", "1Gi", "2Gi", kOld)};
+  state_.policies[2].wanted->pools[0].pool_ref = "other";
+  const CompiledCluster first = CompileCluster(state_);
+  EXPECT_EQ(CompileCluster(state_, first).nodes, first.nodes) << "the very same";
+  const std::function<void()> changes[] = {[&] { state_.policies[0].wanted->ttl.dram_seconds += 1; },
+                                           [&] { state_.policies.erase(state_.policies.begin() + 1); },
+                                           [&] { state_.namespaces[0].uid = "ns-made-anew"; },
+                                           [&] { state_.pools[0].pool.soft_cap_percent = 60; },
+                                           [&] { state_.policies.push_back(Policy("red", "d", "", "2Gi", kNew)); }};
+  CompiledCluster before = first;
+  for (const auto& change : changes) {
+    change();
+    const CompiledCluster shared = CompileCluster(state_, before), anew = CompileCluster(state_);
+    EXPECT_EQ(shared.nodes.at("n1")->version, anew.nodes.at("n1")->version);
+    EXPECT_NE(shared.nodes.at("n1")->version, before.nodes.at("n1")->version);
+    EXPECT_EQ(shared.nodes.at("n3"), first.nodes.at("n3")) << "another pool's";
+    before = shared;
+  }
+}
+
 // Objects come from caches in any order, and every replica has to say the same. Beside that: whatever is asked, what is
 // in force fits and has one owner a subject, and asking again changes nothing.
 TEST_F(CompileClusterTest, AnyOrderOfObjectsGivesTheSameAnswerAndItHoldsTogether) {
@@ -322,6 +346,8 @@ TEST_F(CompileClusterTest, AnyOrderOfObjectsGivesTheSameAnswerAndItHoldsTogether
     for (const auto& [key, verdict] : first.policies)
       EXPECT_EQ(verdict.conditions, again.policies.at(key).conditions) << "seed " << seed;
     EXPECT_EQ(first.nodes.at("n1")->version, again.nodes.at("n1")->version) << "seed " << seed;
+    EXPECT_EQ(CompileCluster(state_, compiled_).nodes.at("n1")->version, again.nodes.at("n1")->version) << seed;
+    compiled_ = again;
     for (PolicyObject& object : state_.policies) object.accepted = first.policies.at({object.ns, object.name}).accepted;
     const CompiledCluster later = CompileCluster(state_);
     EXPECT_EQ(later.nodes.at("n1")->version, first.nodes.at("n1")->version) << "seed " << seed;
