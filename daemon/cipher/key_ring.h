@@ -24,11 +24,17 @@ class KeyRing {
     KV_CHECK(keys != nullptr);
     MutexLock lock(mutex_);
     keys_.swap(keys);
+    ++changes_;
+  }
+  uint64_t changes() const {
+    MutexLock lock(mutex_);
+    return changes_;
   }
 
  private:
   mutable Mutex mutex_;
   std::shared_ptr<const NodeKeys> keys_ ABSL_GUARDED_BY(mutex_);
+  uint64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kvartal::cipher

@@ -73,7 +73,7 @@ bool Compaction::StartMove(EntryId id) {
   state_.write_budget.Spend(state_.devices.clock->MonotonicNs(), bytes);
   ++moving_;
   ++state_.writes_under_way;
-  nvme.Copy(move.from, move.to, state_.IdentityOf(id), state_.WallMsOfTick(entry.first_commit_tick),
+  nvme.Copy(move.from, move.to, state_.IdentityOf(id), state_.FirstCommitMs(entry),
             state_.WallMsOfTick(entry.last_access_tick),
             [this, move](const absl::StatusOr<tier::BlockHeader>& copied) { OnCopied(move, copied); });
   return true;
@@ -93,7 +93,10 @@ void Compaction::OnCopied(const Move& move, const absl::StatusOr<tier::BlockHead
   // A reader who is under way finds out by itself.
   if (absl::IsDataLoss(copied.status()) && !entry.reading)
     residency_.DropCopy(move.id, TierKind::kNvme, policy::DropReason::kUnreadable);
-  // Without its key it stays where it is.
+  // It would be read by nobody, and keep the segment from becoming empty.
+  if (absl::IsFailedPrecondition(copied.status()) && !entry.reading && !residency_.ServedFromNvme(entry))
+    residency_.DropCopy(move.id, TierKind::kNvme, policy::DropReason::kKeyMissing);
+  // Without a key to write it under it stays where it is.
   const bool untouched = absl::IsDataLoss(copied.status()) || absl::IsResourceExhausted(copied.status()) ||
                          absl::IsFailedPrecondition(copied.status());
   if (!untouched) return Vacate(move, move.to);

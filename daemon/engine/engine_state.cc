@@ -47,6 +47,7 @@ EngineState::EngineState(const EngineOptions& options_in, const EngineDevices& d
       start_wall_ms_ = std::max(start_wall_ms_, erasure.before_wall_ms);
     }
   }
+  if (devices.ciphers != nullptr) devices.ciphers->DateNoLaterThan(start_wall_ms_);
   ApplyPolicy(policy);
 }
 
@@ -91,6 +92,7 @@ bool EngineState::BeginAnew(TenantState& tenant, const std::string& name) {
   RemoveTenant(tenant);
   tenant.stats.name = name;
   TenantState& anew = AddTenant(rules.name, tenant.owner);
+  anew.not_before_ms = tenant.not_before_ms;
   tenant_by_owner[anew.owner] = anew.id;
   SetRules(anew, rules);
   SetQuotas(tenant);
@@ -174,7 +176,8 @@ void EngineState::SetCipher(const TenantState& tenant) {
   // Who was met on the disk alone has no uid: what is left of it can be erased, and nothing else.
   if (devices.ciphers != nullptr && !rules.uid.empty()) {
     cipher = rules.encrypt_nvme && tenant.removed_tick == 0
-                 ? devices.ciphers->FindOrMake(tenant.owner, rules.uid, WallMsOfTick(NowTick()))
+                 ? devices.ciphers->FindOrMake(tenant.owner, rules.uid,
+                                               std::max(WallMsOfTick(NowTick()), tenant.not_before_ms))
                  : devices.ciphers->Find(tenant.owner, rules.uid);
   }
   devices.nvme->SetCipher(tenant.domain(), std::move(cipher), rules.encrypt_nvme);
@@ -182,8 +185,11 @@ void EngineState::SetCipher(const TenantState& tenant) {
 
 int64_t EngineState::RemovalDateMs(const TenantState& tenant) const {
   const int64_t after_all_ms = WallMsOfTick(NowTick() + 1);
-  return devices.ciphers == nullptr ? after_all_ms
-                                    : std::max(after_all_ms, devices.ciphers->SaltDateMs(tenant.owner) + 1);
+  return std::max(after_all_ms, tenant.not_before_ms + 1);
+}
+
+int64_t EngineState::FirstCommitMs(const index::Entry& entry) const {
+  return std::max(WallMsOfTick(entry.first_commit_tick), TenantOf(entry).not_before_ms);
 }
 
 void EngineState::ForgetCipher(const tier::OwnerUidHash& owner, int64_t before_wall_ms) {
@@ -301,6 +307,15 @@ bool EngineState::FindTier(EntryId id, uint32_t now_tick, TierKind* tier) const 
   return false;
 }
 
+bool EngineState::NvmeCopyIsDue(const index::Entry& entry) const {
+  if (!entry.resident(TierKind::kNvme)) return false;
+  const tier::Secrecy secrecy = devices.nvme->SecrecyOf(entry.copy(TierKind::kNvme).slot);
+  if (secrecy == tier::Secrecy::kAsAsked) return false;
+  // Who is away may come back with what decrypts it.
+  const TenantState& owner = TenantOf(entry);
+  return secrecy == tier::Secrecy::kInTheClear || (owner.removed_tick == 0 && devices.nvme->MayWrite(owner.domain()));
+}
+
 void EngineState::AdvanceLedger() {
   constexpr int64_t kNsPerMs = 1'000'000;
   const int64_t elapsed_ms = (devices.clock->MonotonicNs() - advanced_ns_) / kNsPerMs;
@@ -316,10 +331,7 @@ uint8_t EngineState::AccessPeriodOf(const index::Entry& entry) const {
 uint32_t EngineState::NextLook(EntryId id, uint32_t now_tick) const {
   const index::Entry& entry = index.at(id);
   const policy::TenantRules& rules = tenant(ns(entry.ns).tenant).rules;
-  if (entry.resident(TierKind::kNvme) &&
-      devices.nvme->SecrecyOf(entry.copy(TierKind::kNvme).slot) == tier::Secrecy::kInTheClear) {
-    return now_tick;
-  }
+  if (NvmeCopyIsDue(entry)) return now_tick;
   const uint32_t deadline = policy::DeadlineOf(rules, AgesOf(id, entry, now_tick));
   const uint32_t period = policy::RecordPeriodOf(rules);
   return period > 0 && entry.resident(TierKind::kNvme) ? std::min(deadline, now_tick + period) : deadline;
@@ -420,6 +432,7 @@ EngineStats EngineState::Stats() const {
     copy.pinned_blocks = tenant->pins.size();
     copy.pinned_bytes = std::accumulate(tenant->pinned_bytes.begin(), tenant->pinned_bytes.end(), uint64_t{0});
     copy.leased_bytes = tenant->leased_bytes;
+    copy.reclaiming_bytes = tenant->reclaiming_bytes;
     if (tenant->memory_open) {
       copy.tiers[TierIndex(TierKind::kDram)].granted_empty_bytes = devices.dram->EmptyBytes(tenant->domain());
     }

@@ -124,7 +124,9 @@ struct TenantState {
   bool memory_open = false;
   uint32_t grow_failed_tick = 0;  // when a populate was last refused: not tried again within that tick
   uint32_t erases_under_way = 0;  // of a removal: transfers it waits for
-  uint32_t shut_out_tick = 0;     // by a drop: when one ended last; 0: it is not
+  uint32_t shut_out_tick = 0;     // by a drop: when it got on last; 0: nobody waits for its end
+  uint64_t drop_left = 0;         // then: what it had to do
+  int64_t not_before_ms = 0;      // blocks and salts are dated no earlier: what is older a drop has to have erased
   bool dropping = false;
   absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> drop_done;
   absl::Status drop_status;  // the first thing that went wrong
@@ -182,8 +184,11 @@ class EngineState {
   void ApplyPolicy(std::shared_ptr<const policy::PolicyTable> policy);
   // A removed tenant may hold what it holds and no more.
   void SetQuotas(const TenantState& tenant);
-  // The date of a removal that begins now: after all that the tenant has stored, and after its salt.
+  // The date of a removal that begins now: after all that the tenant has stored, and after its salt. What comes later
+  // is dated after it, in the same tick, too.
   int64_t RemovalDateMs(const TenantState& tenant) const;
+  // On disk.
+  int64_t FirstCommitMs(const index::Entry& entry) const;
   // What the owner encrypted under a salt made before that is beyond everybody's reach from now on.
   void ForgetCipher(const tier::OwnerUidHash& owner, int64_t before_wall_ms);
   TenantState& tenant(TenantId id) { return *tenant_by_id[id.value()]; }
@@ -245,6 +250,8 @@ class EngineState {
   // The period that the last access falls in, as an entry's recorded_period counts them.
   uint8_t AccessPeriodOf(const index::Entry& entry) const;
   // When a block is to be looked at: at its deadline, and once a period of use while a record on disk tells of that.
+  // It is served to nobody, and can be written again, or never will be: time to drop it.
+  bool NvmeCopyIsDue(const index::Entry& entry) const;
   uint32_t NextLook(EntryId id, uint32_t now_tick) const;
   // For its record. REQUIRES: pinned.
   uint32_t PinnedUntilWallS(EntryId id) const;

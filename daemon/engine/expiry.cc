@@ -48,12 +48,11 @@ uint32_t Expiry::OnTimer(EntryId id, uint32_t now_tick) {
     EraseOverAge(id, now_tick);
     return kTimerDropWork;
   }
+  if (DropDeadCopy(id)) work += kTimerDropWork;
   for (TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
     if (!state_.index.IsLive(id) || !entry.resident(tier) || !state_.Expired(id, tier, now_tick)) continue;
     if (ExpireCopy(id, tier, now_tick)) work += kTimerDropWork;
   }
-  if (!state_.index.IsLive(id) || entry.state != BlockState::kCommitted) return work;
-  if (DropClearCopy(id)) work += kTimerDropWork;
   if (!state_.index.IsLive(id) || entry.state != BlockState::kCommitted) return work;
   if (RefreshRecord(id, now_tick)) work += kTimerDropWork;
   LookAgain(id, now_tick);
@@ -81,13 +80,10 @@ bool Expiry::ExpireCopy(EntryId id, TierKind tier, uint32_t now_tick) {
   return true;
 }
 
-// Written before its tenant's policy asked for encryption. What is in memory, too, is written again.
-bool Expiry::DropClearCopy(EntryId id) {
+// On NVMe, and served to nobody. What is in memory, too, is written again.
+bool Expiry::DropDeadCopy(EntryId id) {
   const Entry& entry = state_.index.at(id);
-  if (!entry.resident(TierKind::kNvme)) return false;
-  const SlotId slot = entry.copy(TierKind::kNvme).slot;
-  if (state_.devices.nvme->SecrecyOf(slot) != tier::Secrecy::kInTheClear || !movement_.DropIfNotServed(id))
-    return false;
+  if (!state_.NvmeCopyIsDue(entry) || !residency_.DropIfNotServed(id)) return false;
   if (state_.index.IsLive(id) && entry.resident(TierKind::kDram)) state_.index.at(id).times_unrecorded = true;
   return true;
 }
@@ -121,6 +117,10 @@ void Expiry::EraseOverAge(EntryId id, uint32_t now_tick) {
 }
 
 void Expiry::RearmSome() {
+  if (state_.devices.ciphers != nullptr) {
+    const uint64_t keys = state_.devices.ciphers->key_changes();
+    if (std::exchange(key_changes_, keys) != keys) state_.timers_late = true;
+  }
   if (std::exchange(state_.timers_late, false)) {
     rearm_at_ = 0;
     rearm_end_ = state_.index.id_limit();

@@ -34,12 +34,13 @@ class Expiry {
   // What it took, beyond having looked at it.
   uint32_t OnTimer(EntryId id, uint32_t now_tick);
   bool ExpireCopy(EntryId id, TierKind tier, uint32_t now_tick);
-  bool DropClearCopy(EntryId id);
+  bool DropDeadCopy(EntryId id);
   // The record on disk learns of a pin, and of use when its period of last access is over.
   bool RefreshRecord(EntryId id, uint32_t now_tick);
   void EraseOverAge(EntryId id, uint32_t now_tick);
   void LookAgain(EntryId id, uint32_t now_tick);
-  // After a policy that shortened a time: every block of the index, a part a tick.
+  // After other keys, or a policy that shortened a time or asks for encryption: every block of the index, a part a
+  // tick.
   void RearmSome();
   void KeepTime(uint32_t now_tick);
   void GiveBackIdleExtents(TenantState& tenant);
@@ -53,6 +54,7 @@ class Expiry {
   uint32_t rearm_at_ = 0;
   uint32_t rearm_end_ = 0;
   uint32_t time_kept_tick_ = 0;
+  uint64_t key_changes_ = 0;  // of the node, at the last look
 };
 
 }  // namespace kvartal::engine

@@ -43,9 +43,8 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
   const std::span<const std::byte> payload(
       state_.devices.dram->DataOf(tenant.domain(), entry.copy(TierKind::kDram).slot), slot_bytes);
   const bool queued = state_.devices.nvme->Write(
-      room.slot, state_.IdentityOf(id), state_.WallMsOfTick(entry.first_commit_tick),
-      state_.WallMsOfTick(entry.last_access_tick), payload,
-      [this, id, slot = room.slot, reason, wanted_by](absl::StatusOr<tier::BlockHeader> written) {
+      room.slot, state_.IdentityOf(id), state_.FirstCommitMs(entry), state_.WallMsOfTick(entry.last_access_tick),
+      payload, [this, id, slot = room.slot, reason, wanted_by](absl::StatusOr<tier::BlockHeader> written) {
         FinishWrite(id, slot, reason, wanted_by, std::move(written));
       });
   if (!queued) {
@@ -86,8 +85,7 @@ void Movement::WriteThrough(EntryId id) {
   if (tenant.rules.tier(TierKind::kNvme).limit_bytes == 0 && !entry.pinned) entry.times_unrecorded = false;
   if (entry.durable) TellDurable(id);
   if (!entry.resident(TierKind::kDram) || entry.writing) return;
-  const bool replaces = state_.NvmeUsable(tenant) && state_.devices.nvme->MayWrite(tenant.domain());
-  if (replaces) DropIfNotServed(id);
+  if (state_.NvmeUsable(tenant)) residency_.DropIfNotServed(id);
   if (entry.resident(TierKind::kNvme)) return;
   if (state_.recovering && tenant.rules.tier(TierKind::kNvme).limit_bytes > 0) return WriteThroughLater(id);
   if (!state_.NvmeUsable(tenant)) return;
@@ -104,16 +102,6 @@ void Movement::WriteThrough(EntryId id) {
     // Tried once it could be: a copy that is evicted again is not written for ever.
     entry.times_unrecorded = false;
   }
-}
-
-bool Movement::DropIfNotServed(EntryId id) {
-  const Entry& entry = state_.index.at(id);
-  if (!entry.resident(TierKind::kNvme) || entry.writing || entry.reading) return false;
-  const tier::Secrecy secrecy = state_.devices.nvme->SecrecyOf(entry.copy(TierKind::kNvme).slot);
-  if (secrecy == tier::Secrecy::kAsAsked) return false;
-  const bool clear = secrecy == tier::Secrecy::kInTheClear;
-  residency_.DropCopy(id, TierKind::kNvme, clear ? policy::DropReason::kInTheClear : policy::DropReason::kKeyMissing);
-  return true;
 }
 
 void Movement::WriteThroughLater(EntryId id) {
@@ -199,7 +187,7 @@ void Movement::MarkDurable(const tier::CatalogRecord& record) {
 void Movement::TellDurable(EntryId id) {
   // What the next life would not serve is no promise kept.
   const Entry& entry = state_.index.at(id);
-  if (state_.devices.nvme->SecrecyOf(entry.copy(TierKind::kNvme).slot) != tier::Secrecy::kAsAsked) return;
+  if (!residency_.ServedFromNvme(entry)) return;
   auto watch = state_.durable_watch.find(id);
   if (watch == state_.durable_watch.end()) return;
   const auto [group, reservation] = watch->second;

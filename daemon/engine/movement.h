@@ -38,8 +38,6 @@ class Movement {
   // Of a block that is to be on NVMe, if it is not there yet. While room is being made, or records still come in, its
   // timer tries again.
   void WriteThrough(EntryId id);
-  // Drops a copy on NVMe that would be served to nobody: it is in the clear and may not be, or its key is gone.
-  bool DropIfNotServed(EntryId id);
   // It would survive kill -9: whoever waits to hear that is told.
   void TellDurable(EntryId id);
 

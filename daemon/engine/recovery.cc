@@ -178,18 +178,18 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record, Source source) {
   EntryId id = state_.index.Find(*ns, identity.key);
   if (id.valid() && state_.index.at(id).resident(TierKind::kNvme)) return false;  // a second header of it
   const bool stored_anew = id.valid() && state_.index.at(id).state != BlockState::kGone;
-  // It was written before the policy asked for more.
-  if (tenant->rules.encrypt_nvme && record.header.seal.key_id == 0) return false;
-  // Its own, and maybe its parent's.
-  if (!stored_anew && tenant->stats.entries + 2 > tenant->rules.max_entries) return false;
-
   policy::BlockAges ages;
   ages.first_commit_tick = state_.TickOfWallMs(record.header.first_commit_ms);
   ages.last_access_tick = state_.TickOfWallMs(record.header.last_access_ms);
   const uint32_t now_tick = state_.NowTick();
   const bool pinned = int64_t{record.header.pinned_until_s} * 1000 > state_.WallMsOfTick(now_tick);
   const bool over_age = policy::OverAge(tenant->rules, ages, now_tick);
+  // What is over age is erased, whatever else there is to say against it.
   if (!over_age && !pinned && policy::Expired(tenant->rules, ages, TierKind::kNvme, now_tick)) return false;
+  // It was written before the policy asked for more.
+  if (!over_age && tenant->rules.encrypt_nvme && record.header.seal.key_id == 0) return false;
+  // Its own, and maybe its parent's.
+  if (!over_age && !stored_anew && tenant->stats.entries + 2 > tenant->rules.max_entries) return false;
 
   if (TakeSlot(*tenant, record) != Adopted::kTaken) return false;
   if (stored_anew) {

@@ -20,6 +20,7 @@ void Removal::Start(TenantState& tenant, absl::AnyInvocable<void(absl::StatusOr<
   // where that one's removal began: what the owner has stored since is no part of it.
   const bool past = state_.FindOwner(tenant.owner) != &tenant;
   receipts_.Open(tenant, past ? tenant.removal.before_wall_ms : state_.RemovalDateMs(tenant));
+  tenant.not_before_ms = std::max(tenant.not_before_ms, tenant.removal.before_wall_ms);
   tenant.drop_status = absl::OkStatus();
   tenant.drop_done = std::move(done);
   if (tenant.history() != nullptr) *tenant.history() = {};
@@ -51,6 +52,9 @@ void Removal::Tick() {
       // A policy that came back while its tenant's removal is carried out.
       if (tenant->removed_tick == 0 && tenant->shut_out_tick == 0) tenant->shut_out_tick = now_tick;
       Continue(*tenant);
+      const uint64_t left = tenant->stats.entries + tenant->reclaiming_bytes;
+      const bool gets_on = std::exchange(tenant->drop_left, left) != left || state_.recovering;
+      if (tenant->shut_out_tick != 0 && gets_on) tenant->shut_out_tick = now_tick;
       const bool stuck = tenant->dropping && !state_.recovering && tenant->shut_out_tick != 0 &&
                          now_tick - tenant->shut_out_tick >= kDropStuckTicks;
       if (stuck) StandAside(*tenant);
@@ -196,7 +200,6 @@ bool Removal::EraseOneFromNvme(TenantState& tenant) {
   const Erasure::Outcome outcome =
       erasure_.Start(id, policy::DropReason::kRemoved, [this, owner = &tenant](const absl::Status&) {
         --owner->erases_under_way;
-        if (owner->shut_out_tick != 0) owner->shut_out_tick = state_.NowTick();
         Continue(*owner);
       });
   if (outcome != Erasure::Outcome::kStarted) return false;  // the next completion or tick goes on

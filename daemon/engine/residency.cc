@@ -312,6 +312,21 @@ void Residency::DropCopy(EntryId id, TierKind tier, policy::DropCause cause) {
   EraseIfGone(id);
 }
 
+bool Residency::ServedFromNvme(const Entry& entry) const {
+  return state_.devices.nvme->SecrecyOf(entry.copy(TierKind::kNvme).slot) == tier::Secrecy::kAsAsked;
+}
+
+bool Residency::DropIfNotServed(EntryId id) {
+  const Entry& entry = state_.index.at(id);
+  if (!entry.resident(TierKind::kNvme) || entry.writing || entry.reading || ServedFromNvme(entry)) return false;
+  tier::NvmeTier& nvme = *state_.devices.nvme;
+  const bool clear = nvme.SecrecyOf(entry.copy(TierKind::kNvme).slot) == tier::Secrecy::kInTheClear;
+  // With no key at all nothing could be written in its place.
+  if (!clear && !nvme.MayWrite(state_.TenantOf(entry).domain())) return false;
+  DropCopy(id, TierKind::kNvme, clear ? policy::DropReason::kInTheClear : policy::DropReason::kKeyMissing);
+  return true;
+}
+
 void Residency::DropBlock(EntryId id, policy::DropCause cause) {
   KV_CHECK(!state_.index.at(id).in_use());
   for (TierKind tier : kAllTiers) {
@@ -385,6 +400,7 @@ void Residency::MoveOnNvme(EntryId id, SlotId to, uint8_t access_period) {
   state_.devices.nvme->SetHolder(to, id);
   entry.recorded_period = access_period & 3;
   entry.read_errors = 0;
+  state_.Arm(id);  // its tenant's policy may have changed while it was copied
   // It may have been pinned, or for longer, while the record was written.
   if (entry.pinned) {
     entry.times_unrecorded = true;

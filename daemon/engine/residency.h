@@ -40,6 +40,11 @@ class Residency {
   // Frees the slot, charge and catalog record included, and counts the reason: kRetired rather than kOwnSpace for a
   // block of a retired namespace. A block without copies is gone: its entry is erased, or stays as a placeholder while
   // it has children. REQUIRES: no I/O of that copy under way.
+  // It lies there as its policy asks by now, under a key that the node has. REQUIRES: it does lie there.
+  bool ServedFromNvme(const index::Entry& entry) const;
+  // Drops a copy on NVMe that would be served to nobody, unless its key may come back. What is being read or written
+  // waits.
+  bool DropIfNotServed(EntryId id);
   void DropCopy(EntryId id, TierKind tier, policy::DropCause cause);
   // All copies. REQUIRES: no I/O under way, no leases.
   void DropBlock(EntryId id, policy::DropCause cause);

@@ -108,6 +108,7 @@ Space::Step Space::EvictDram(TenantState& tenant, uint64_t request, uint32_t wan
                          kVictimProbesMax);
   }
   if (victim.valid()) {
+    residency_.DropIfNotServed(victim);
     const bool copy_below = state_.index.at(victim).resident(TierKind::kNvme);
     if (!copy_below && state_.NvmeUsable(tenant)) {
       if (tenant.demotions_under_way >= wanted) return Step::kWait;
@@ -135,6 +136,7 @@ void Space::DropAhead(TenantState& tenant, uint64_t request, uint32_t wanted) {
   for (uint32_t dropped = 1; dropped < std::min(wanted, kDropAheadMax); ++dropped) {
     const EntryId victim = Victim(tenant, TierKind::kDram, request);
     if (!victim.valid()) return;
+    residency_.DropIfNotServed(victim);
     if (!state_.index.at(victim).resident(TierKind::kNvme) && state_.NvmeUsable(tenant)) return;
     residency_.DropCopy(victim, TierKind::kDram, DropReason::kOwnSpace);
   }

@@ -93,6 +93,8 @@ bool Space::OnlyPinnedLeave(const TenantState& victim) const {
 // here only moves.
 EntryId Space::NextToGiveUp(TenantState& victim, EntryId leaf) {
   if (leaf.valid()) return leaf;
+  // What it has is being erased, and certified: nobody else's by then.
+  if (victim.dropping) return EntryId::None();
   EntryId deepest;
   for (const EntryId id : state_.devices.dram->LeavingHolders(victim.domain())) {
     if (!residency_.Relocatable(id) || IsDueForErasure(id)) continue;
@@ -107,6 +109,7 @@ EntryId Space::NextToGiveUp(TenantState& victim, EntryId leaf) {
 
 // What is not below yet is written there first; a Basic tenant's blocks are not worth the disk's time now.
 Space::Step Space::GiveUp(TenantState& victim, EntryId id, DropCause cause) {
+  residency_.DropIfNotServed(id);
   const bool below = state_.index.at(id).resident(TierKind::kNvme);
   const bool may_drop = below || residency_.Evictable(id, TierKind::kDram);
   const bool worth_writing = victim.rules.sla != policy::SlaTier::kBasic || !may_drop;
@@ -114,6 +117,8 @@ Space::Step Space::GiveUp(TenantState& victim, EntryId id, DropCause cause) {
     if (victim.demotions_under_way >= state_.devices.dram->LeavingSlots(victim.domain())) return Step::kWait;
     const WriteStart start = demote_(id, cause);
     if (start == WriteStart::kStarted) return Step::kRetry;
+    // A segment is being emptied: for a while at most.
+    if (start == WriteStart::kLater) return Step::kWait;
     if (start == WriteStart::kQueueFull && victim.writes_under_way > 0) return Step::kWait;
   }
   if (!may_drop) return Step::kStuck;

@@ -153,8 +153,11 @@ uint64_t NvmeSlots::EmptyBytes(DomainId domain) const {
 bool NvmeSlots::Adopt(DomainId domain, SlotId slot, uint32_t payload_bytes, uint64_t generation, uint32_t key_id) {
   KV_CHECK(domain.valid());
   if (!segments_->Claim(slot, payload_bytes)) return false;
-  KV_CHECK(slots_.try_emplace(slot, Slot{.domain = domain, .generation = generation, .key_id = key_id, .taken = true})
-               .second);
+  KV_CHECK(
+      slots_
+          .try_emplace(
+              slot, Slot{.domain = domain, .generation = generation, .key_id = key_id, .taken = true, .proven = false})
+          .second);
   granted_bytes_ += ExtentBytes(payload_bytes);
   used_bytes_ += ExtentBytes(payload_bytes);
   ++slots_taken_;

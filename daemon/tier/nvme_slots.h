@@ -40,6 +40,10 @@ class NvmeSlots {
   // The node's key that the block in it is encrypted under; 0: it is in the clear.
   uint32_t KeyIdOf(SlotId slot) const { return Taken(slot).key_id; }
   void SetKeyId(SlotId slot, uint32_t key_id) { Taken(slot).key_id = key_id; }
+  // Written or read in this life: what lies there is its domain's. A record may be older than its slot, which then
+  // holds another's block.
+  bool Proven(SlotId slot) const { return Taken(slot).proven; }
+  void SetProven(SlotId slot) { Taken(slot).proven = true; }
   // What it holds, so that it can be asked about; a slot that is given forgets it.
   void SetHolder(SlotId slot, EntryId holder) { Taken(slot).holder = holder; }
   // A slot whose last write failed is kept out of use for a while once it leaves its domain.
@@ -67,6 +71,7 @@ class NvmeSlots {
     uint32_t key_id = 0;
     uint32_t transfers = 0;
     bool taken = false;
+    bool proven = true;
     bool give_later = false;
     bool write_failed = false;
   };

@@ -100,6 +100,7 @@ void NvmeTier::State::Recycle(TransferPtr transfer) {
   transfer->write_done = nullptr;
   transfer->read_done = nullptr;
   transfer->payload = {};
+  transfer->landing = Mapping();
   transfer->cipher = nullptr;
   cipher_buffers_.Give(std::move(transfer->encrypted));
   if (spare_.size() < kSpareTransfersMax) spare_.push_back(std::move(transfer));
@@ -126,6 +127,7 @@ bool NvmeTier::State::Write(SlotId slot, const BlockIdentity& identity, int64_t 
     return false;
   }
   slots_.SetGeneration(slot, transfer->header.generation);
+  slots_.SetProven(slot);
   slots_.BeginTransfer(slot);
   return true;
 }
@@ -162,6 +164,15 @@ bool NvmeTier::State::Read(SlotId slot, const BlockIdentity& identity, std::span
                            device::IoClass io_class, Done done) {
   if (device_state() == DeviceState::kOffline) return false;
   TransferPtr transfer = NewTransfer(slot, identity, payload);
+  // Clients map `payload`: no block of another tenant may pass through it on its way to being refused. Memory that a
+  // queued read has not touched costs nothing.
+  if (!slots_.Proven(slot)) {
+    absl::StatusOr<Mapping> landing = Mapping::Anonymous(payload.size());
+    if (!landing.ok()) return Recycle(std::move(transfer)), false;
+    transfer->landing = *std::move(landing);
+    transfer->payload = {transfer->landing.data(), payload.size()};
+    transfer->deliver_to = payload;
+  }
   transfer->header.generation = slots_.GenerationOf(slot);
   transfer->read_done = std::move(done);
   device::BlockIo io = SlotIo(device::BlockIo::Op::kRead, io_class, slots_.DomainOf(slot), *transfer);
@@ -201,6 +212,7 @@ void NvmeTier::State::OnRead(const TransferPtr& transfer, const absl::Status& st
     counters_.bytes_read += NvmeSlots::ExtentBytes(transfer->header.identity.payload_bytes);
     slots_.SetGeneration(transfer->slot, transfer->header.generation);
     slots_.SetKeyId(transfer->slot, transfer->header.seal.key_id);
+    slots_.SetProven(transfer->slot);
   }
   slots_.EndTransfer(transfer->slot);
   Done done = std::move(transfer->read_done);

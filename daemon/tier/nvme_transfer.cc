@@ -37,6 +37,11 @@ absl::Status NvmeTransfer::Verify() {
   absl::Status result = Check();
   // What came instead is nobody's, and the slot may be mapped.
   if (!result.ok()) std::fill(payload.begin(), payload.end(), std::byte{0});
+  if (landing.data() != nullptr) {
+    if (result.ok()) std::copy(payload.begin(), payload.end(), deliver_to.begin());
+    payload = {};
+    landing = Mapping();
+  }
   return result;
 }
 

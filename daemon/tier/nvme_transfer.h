@@ -50,8 +50,10 @@ struct NvmeTransfer {
   Mapping page;  // the header, on its way out or in
   uint64_t header_seed = 0;
   SlotId slot;
-  BlockHeader header;  // to write; or expected (generation 0: any), then found
-  std::span<std::byte> payload;
+  BlockHeader header;                           // to write; or expected (generation 0: any), then found
+  std::span<std::byte> payload;                 // what the disk writes or reads
+  Mapping landing;                              // read: `payload`, where that may be another's block
+  std::span<std::byte> deliver_to;              // then: where it goes once it is found to be the one asked for
   std::shared_ptr<const PresentCipher> cipher;  // of the domain
   CipherBuffers* buffers = nullptr;             // outlives it
   Mapping encrypted;                            // write: what of `payload` goes to the disk

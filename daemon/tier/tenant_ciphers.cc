@@ -1,6 +1,5 @@
 #include "daemon/tier/tenant_ciphers.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace kvartal::tier {
@@ -22,22 +21,22 @@ std::shared_ptr<const cipher::TenantCipher> TenantCiphers::FindOrMake(const Owne
                                                                       int64_t wall_ms) {
   const auto [known, fresh] = known_.try_emplace(owner);
   if (fresh) {
-    const auto forgotten = forgotten_before_ms_.find(owner);
-    const int64_t earliest_ms = forgotten == forgotten_before_ms_.end() ? 0 : forgotten->second;
-    known->second.salt = {owner, cipher::NewSalt(), std::max(wall_ms, earliest_ms)};
+    known->second.salt = {owner, cipher::NewSalt(), wall_ms};
     catalog_->PutSalt(known->second.salt);
   }
   return Find(owner, uid);
 }
 
-int64_t TenantCiphers::SaltDateMs(const OwnerUidHash& owner) const {
-  const auto found = known_.find(owner);
-  return found == known_.end() ? 0 : found->second.salt.made_wall_ms;
+void TenantCiphers::DateNoLaterThan(int64_t wall_ms) {
+  for (const OwnerSalt& salt : catalog_->salts()) {
+    OwnerSalt& known = known_[salt.owner].salt;
+    if (known.made_wall_ms <= wall_ms) continue;
+    known.made_wall_ms = wall_ms;
+    catalog_->PutSalt(known);
+  }
 }
 
 void TenantCiphers::Forget(const OwnerUidHash& owner, int64_t before_wall_ms) {
-  int64_t& latest_ms = forgotten_before_ms_[owner];
-  latest_ms = std::max(latest_ms, before_wall_ms);
   const auto found = known_.find(owner);
   if (found != known_.end() && found->second.salt.made_wall_ms < before_wall_ms) known_.erase(found);
 }

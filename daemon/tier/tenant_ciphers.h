@@ -22,12 +22,13 @@ class TenantCiphers {
 
   // nullptr: nothing of that owner was ever encrypted. `uid` is what `owner` is the hash of.
   std::shared_ptr<const cipher::TenantCipher> Find(const OwnerUidHash& owner, const std::string& uid);
-  // The same, with a new salt of that date where there is none; no earlier than what was forgotten last, so that a
-  // removal that is carried out once more does not take it. The catalog has it before any record that is put later.
+  // The same, with a new salt of that date where there is none. The catalog has it before any record that is put later.
   std::shared_ptr<const cipher::TenantCipher> FindOrMake(const OwnerUidHash& owner, const std::string& uid,
                                                          int64_t wall_ms);
-  // 0: it has none.
-  int64_t SaltDateMs(const OwnerUidHash& owner) const;
+  // Salts of a later date, which a lost catalog may have left, are of that one: a drop must not miss them.
+  void DateNoLaterThan(int64_t wall_ms);
+  // Grows with each change of the node's keys.
+  uint64_t key_changes() const { return ring_->changes(); }
   // In memory; in the catalog the owner's tombstone does it.
   void Forget(const OwnerUidHash& owner, int64_t before_wall_ms);
 
@@ -39,7 +40,6 @@ class TenantCiphers {
   const std::shared_ptr<const cipher::KeyRing> ring_;
   NvmeCatalog* const catalog_;
   absl::flat_hash_map<OwnerUidHash, Known> known_;
-  absl::flat_hash_map<OwnerUidHash, int64_t> forgotten_before_ms_;
 };
 
 }  // namespace kvartal::tier

@@ -298,7 +298,7 @@ void Simulation::CheckDrain(Life* life, const engine::TenantStats& stats) {
 
 // Whose tenant is dropped is shut out until that ends: not for as long as a device hangs.
 void Simulation::CheckDropGoesOn(Life* life, const engine::TenantStats& stats) {
-  uint64_t left = stats.entries;
+  uint64_t left = stats.entries + stats.reclaiming_bytes;
   for (const engine::TenantTierStats& tier : stats.tiers) left += tier.charged_bytes;
   if (!life->dropping || !node_.recovered() || std::exchange(life->drop_left, left) != left)
     life->drop_moved_ms = Now();

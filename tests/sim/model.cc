@@ -319,6 +319,7 @@ void Model::EndUse(const BlockRef& ref, int64_t now_ms) {
 void Model::StartDrop(uint32_t index) {
   Life& life = lives_[index];
   life.dropping = true;
+  life.dropped_below = next_nonce();
   for (auto& space : life.spaces) {
     for (Life::Block& block : space) {
       block.maybe = false;
@@ -344,10 +345,9 @@ void Model::MoveOn(uint32_t index, TenantId id) {
   life.last_request = 0;
 }
 
-void Model::EndDrop(uint32_t index, uint32_t nonces_below, bool reported, int64_t now_ms) {
+void Model::EndDrop(uint32_t index, uint32_t nonces_below, bool reported) {
   Life& life = lives_[index];
   life.dropping = false;
-  life.dropped_ms = now_ms;
   if (reported) life.dead_below = nonces_below;
 }
 
@@ -414,8 +414,7 @@ bool Model::MayBeForgotten(uint32_t nonce, std::optional<policy::DropReason> rea
     case policy::DropReason::kMaxAge:
       return MayHaveAged(version, std::max(now_ms, latest_ms));
     case policy::DropReason::kRemoved:
-      // What was committed in the tick of a drop is taken for older than it.
-      return version.commit_ms <= life.dropped_ms + 2 * kTickMs || life.dropping || life.was_removed || !life.in_policy;
+      return nonce < life.dropped_below || life.dropping || life.was_removed || !life.in_policy;
     case policy::DropReason::kInTheClear:
     case policy::DropReason::kKeyMissing:
       return MayBeUnreadable(nonce) || !life.in_policy;
@@ -469,8 +468,6 @@ bool Model::MustHaveSurvived(uint32_t nonce, int64_t now_ms, int64_t latest_ms) 
   // Records that ought to be gone take room from others.
   if (plan_.planted == Planted::kLosesDeletes) return false;
   if (!life.in_policy || rules.max_entries != policy::kNoLimit || MayBeUnreadable(nonce)) return false;
-  // What was committed in the tick of a drop is taken for older than it.
-  if (version.commit_ms <= life.dropped_ms + 2 * kTickMs) return false;
   // A clock that was set back may have it committed in the future.
   const auto idle_ms = static_cast<uint64_t>(std::max<int64_t>(now_ms - version.commit_ms, 0)) + 3 * kTickMs;
   const uint64_t ttl_ms = rules.ttl_ms[TierIndex(TierKind::kNvme)];

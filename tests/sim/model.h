@@ -82,7 +82,7 @@ struct Life {
   uint64_t shortest_age_ms = 0;  // of every maxAge it ever had; 0: none
   uint32_t dead_below = 0;       // nonces below were erased, and that was reported
   uint32_t clear_below = 0;      // those may be in the clear on NVMe, and were not to be any more, once
-  int64_t dropped_ms = 0;
+  uint32_t dropped_below = 0;    // those were to be erased by a drop, however far it came
   std::vector<GroupId> groups;
   std::vector<std::vector<Block>> spaces;
   absl::flat_hash_map<uint64_t, Slot> slots;  // by offset of the block in the arena
@@ -182,7 +182,7 @@ class Model {
   void StartDrop(uint32_t life);
   // The engine knows the tenant as another now, who has nothing.
   void MoveOn(uint32_t life, TenantId id);
-  void EndDrop(uint32_t life, uint32_t nonces_below, bool reported, int64_t now_ms);
+  void EndDrop(uint32_t life, uint32_t nonces_below, bool reported);
 
   // --- what survives
   // `in_the_clear`: the nonce that lies there in the clear; 0: none.

@@ -45,8 +45,7 @@ std::vector<Model::DurablePin> Model::DurablePins() {
     const BlockRef ref = versions_[nonce].block;
     const Life& life = lives_[ref.life];
     const bool may_end = life.quota_lowered || life.was_removed || life.dropping || !life.in_policy ||
-                         life.rules.max_entries != policy::kNoLimit || !PinsAreOnNvme(life) ||
-                         versions_[nonce].commit_ms <= life.dropped_ms + 2 * kTickMs;  // a tombstone may cover it
+                         life.rules.max_entries != policy::kNoLimit || !PinsAreOnNvme(life);
     if (may_end || life.spaces.empty() || MayBeUnreadable(nonce)) continue;
     const Life::Block& block = at(ref);
     if (block.nonce == nonce && block.maybe) pins.push_back({ref, nonce, block.pinned_until_ms});

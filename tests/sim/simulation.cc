@@ -210,7 +210,7 @@ void Simulation::OnDeletion(const engine::DeletionReceipt& receipt, absl::AnyInv
     Say("  ", life.rules.uid, " was removed, and is erased: ", receipt.blocks, " blocks");
     coverage_.Note(Situation::kRemovedErased);
     model_.StartDrop(index);
-    model_.EndDrop(index, model_.next_nonce(), receipt.unerased_blocks == 0 && !catalog_failed_, Now());
+    model_.EndDrop(index, model_.next_nonce(), receipt.unerased_blocks == 0 && !catalog_failed_);
   }
 }
 

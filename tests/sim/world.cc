@@ -169,7 +169,7 @@ void Simulation::OnDropped(uint32_t index, uint32_t nonces_below, const absl::St
   if (bytes.ok() && (last_receipt_.tenant != model_.life(index).name || last_receipt_.bytes() != *bytes ||
                      last_receipt_.unerased_blocks > 0))
     Wrong("the receipt of a drop tells something else");
-  model_.EndDrop(index, nonces_below, bytes.ok(), Now());
+  model_.EndDrop(index, nonces_below, bytes.ok());
   coverage_.Note(Situation::kDropped);
   // What a deletion promised is seen best when nothing but the promise is left.
   crash_next_ = bytes.ok() && plan_.weights[static_cast<size_t>(EventKind::kCrash)] > 0 && random_.Chance(30);

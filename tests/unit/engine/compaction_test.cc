@@ -87,6 +87,31 @@ TEST_F(CompactionTest, WhatIsGuaranteedToBothMovesAndNobodyLosesABlock) {
   engine_->CheckInvariants();
 }
 
+// Nobody will read them, and a segment that holds them must not stand in the way of everybody else for that.
+TEST_F(CompactionTest, BlocksWhoseKeyIsGoneDoNotKeepASegmentFromBecomingEmpty) {
+  ring_ = std::make_shared<cipher::KeyRing>();
+  const auto set_key = [this](uint32_t id) {
+    const std::string text = std::to_string(id) + " " + std::string(64, 'a') + "\n";
+    ring_->Set(*cipher::NodeKeys::Parse(std::as_bytes(std::span(text))));
+  };
+  set_key(1);
+  StartTwo(32 * kMiB, 24 * kMiB);
+  rules_[0].encrypt_nvme = true;
+  engine_->ApplyPolicy(Table());
+  StoreEach("a/p", a_, 1, 216);
+  Thin(216, 3);
+  Restart();  // in memory no more, so that nothing is written again
+  a_ = Open("a/p");
+  b_ = Open("b/p", 1, 1, kOtherBytes);
+  const std::string none;
+  ring_->Set(*cipher::NodeKeys::Parse(std::as_bytes(std::span(none))));
+  StoreEach("b/p", b_, 5000, 36);
+  AdvanceMs(10'000);
+  EXPECT_EQ(Nvme("b/p").blocks, 36u);
+  EXPECT_GT(Nvme("a/p").drop(DropReason::kKeyMissing).count, 0u);
+  engine_->CheckInvariants();
+}
+
 TEST_F(CompactionTest, NoBytesStayBehindWhereABlockWas) {
   StartTwo(32 * kMiB, 24 * kMiB);
   StoreEach("a/p", a_, 1, 216);

@@ -160,5 +160,24 @@ TEST_F(DeletionTest, AWaveOfDeletionsLeavesTheQueuesToOthers) {
   engine_->CheckInvariants();
 }
 
+// A tombstone is dated after all that was there when the drop began, and before all that comes later.
+TEST_F(DeletionTest, WhatIsStoredInTheTickOfADropIsAsDurableAsAnything) {
+  Start({Rules("a/p", 16 * kMiB, 32 * kMiB)});
+  Store("a/p", Open("a/p"), Chain(1, 4));
+  Pump();
+  for (int drop = 0; drop < 3; ++drop) {
+    engine_->DropTenant(engine_->FindTenant("a/p"), [](const absl::StatusOr<uint64_t>&) {});
+    Pump();
+  }
+  ASSERT_EQ(Store("a/p", Open("a/p"), Chain(20, 4)), 4u);
+  Pump();
+  ASSERT_EQ(durable_.size(), 8u);
+  Restart();
+  EXPECT_EQ(Matched(Open("a/p"), Chain(20, 4)), 4u);
+  EXPECT_EQ(Matched(Open("a/p"), Chain(1, 4)), 0u);
+  AdvanceMs(3000);
+  EXPECT_EQ(LookupAndLoad("a/p", Open("a/p"), Chain(20, 4)).wrong, 0u);
+}
+
 }  // namespace
 }  // namespace kvartal::engine

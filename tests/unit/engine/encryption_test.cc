@@ -310,6 +310,50 @@ TEST_F(EncryptionTest, ASaltMadeInTheTickOfARemovalIsNotForgottenByItsResumption
   untold_.clear();
 }
 
+TEST_F(EncryptionTest, WhatIsInMemoryIsWrittenUnderTheNewKeyWhenTheOldOneIsRetired) {
+  Start({Encrypted(kRed)});
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(1, 3)), 3u);
+  Pump();
+  SetKeys(KeyLine(2, 'b'));
+  AdvanceMs(3000);
+  EXPECT_EQ(TierStatsOf(kRed, TierKind::kNvme).drop(DropReason::kKeyMissing).count, 3u);
+  EXPECT_EQ(StatsOf(kRed).durable_blocks, 3u);
+  Restart();
+  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 3)).count, 3u);
+}
+
+// Before any timer has come to them.
+TEST_F(EncryptionTest, ABlockIsNotLostFromMemoryForACopyWhoseKeyIsGone) {
+  policy::TenantRules rules = Encrypted(kRed);
+  rules.tier(TierKind::kDram).limit_bytes = 8 * kMiB;
+  Start({rules});
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(1, 32)), 32u);
+  Pump();
+  SetKeys(KeyLine(2, 'b'));
+  for (uint64_t first = 100; first < 132; first += 8) ASSERT_EQ(Store(kRed, OpenNs(), Chain(first, 8)), 8u);
+  EXPECT_EQ(Matched(OpenNs(), Chain(1, 32)), 32u);
+  EXPECT_EQ(Matched(OpenNs(), Chain(100, 32)), 32u);
+  for (uint64_t first = 1; first < 33; first += 8)
+    EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(first, 8)).count, 8u) << first;
+}
+
+// Its zeros and its receipt were promised, whatever the policy asks for by now.
+TEST_F(EncryptionTest, WhatIsOverAgeAtAStartIsErasedThoughItIsInTheClear) {
+  rules_ = {Rules(kRed, 32 * kMiB, 64 * kMiB)};
+  rules_[0].max_age_ms = 5000;
+  Start(rules_);
+  StoreOnDisk(Chain(1, 2));
+  ASSERT_GT(PagesOnDisk(KeyOf(1)), 0u);
+  Shutdown();
+  clock_.AdvanceMs(10'000);
+  rules_[0].encrypt_nvme = true;
+  Boot();
+  AdvanceMs(3000);
+  EXPECT_EQ(PagesOnDisk(KeyOf(1)), 0u);
+  ASSERT_FALSE(receipts_.empty());
+  EXPECT_EQ(receipts_.back().blocks, 2u);
+}
+
 TEST_F(EncryptionTest, OfTwoDropsInOneTickEachForgetsTheSaltThereIs) {
   Start({Encrypted(kRed)});
   StoreOnDisk(Chain(1, 2));

@@ -76,6 +76,27 @@ TEST_F(SharingTest, AReserveThatWaitedIsNotAnsweredWithAFillThatWasEndedMeanwhil
   engine_->CheckInvariants();
 }
 
+// It is erased and certified where it lies: nobody takes it before, and nothing of it is written to the disk any more.
+TEST_F(SharingTest, WhatIsBeingErasedIsTakenByNobody) {
+  Start({Sharing("a/p", 0, 64 * kMiB), Sharing("b/p", kAll)});
+  const NamespaceId a = Open("a/p"), b = Open("b/p");
+  ASSERT_EQ(Store("a/p", a, Chain(1, kAllBlocks)), kAllBlocks);
+  Pump();
+  const uint64_t written = nvme_->counters().blocks_written;
+  catalog_->Hold();  // the tombstone comes first
+  engine_->DropTenant(engine_->FindTenant("a/p"), [](const absl::StatusOr<uint64_t>&) {});
+  StartReserve(b, Chain(5000, 8));
+  AdvanceMs(1000);
+  EXPECT_EQ(TakenFrom("a/p"), 0u);
+  EXPECT_EQ(nvme_->counters().blocks_written, written);
+  catalog_->Release();
+  AdvanceMs(3000);
+  ASSERT_TRUE(answer_.has_value());
+  EXPECT_EQ((*answer_)[7].outcome, ReserveOutcome::kGranted);
+  ASSERT_EQ(receipts_.size(), 1u);
+  EXPECT_EQ(receipts_[0].blocks, kAllBlocks);
+}
+
 TEST_F(SharingTest, IdleSpaceIsBorrowedAndGivenBackAtOnce) {
   Start({Sharing("a/p", kAll / 2), Sharing("b/p", kAll / 2)}, 0);
   const NamespaceId a = Open("a/p"), b = Open("b/p");

@@ -206,6 +206,22 @@ TEST_F(SickDiskTest, ADropThatTheDiskKeptFromItsEndIsFinishedByTheNextLife) {
   EXPECT_EQ(receipts_.back().blocks, 40u);
 }
 
+// A recovery takes as long as it takes.
+TEST_F(SickDiskTest, ADropThatWaitsForALongRecoveryIsNotTakenForOneThatHangs) {
+  StartWithBlocksOnNvme();
+  recovers_at_once_ = false;
+  Restart();
+  std::optional<absl::StatusOr<uint64_t>> dropped;
+  engine_->DropTenant(engine_->FindTenant("a/p"), [&](absl::StatusOr<uint64_t> bytes) { dropped = std::move(bytes); });
+  for (uint32_t tick = 0; tick < kDropStuckTicks + 100; ++tick) {
+    clock_.AdvanceMs(kTickMs);
+    engine_->Tick();
+  }
+  AdvanceMs(3000);
+  ASSERT_TRUE(dropped.has_value());
+  EXPECT_TRUE(dropped->ok()) << dropped->status();
+}
+
 // Whoever asked for the drop keeps the name shut until it is answered.
 TEST_F(SickDiskTest, ADropThatHangsIsAnsweredThoughThePolicyIsGoneMeanwhile) {
   StartWithBlocksOnNvme();

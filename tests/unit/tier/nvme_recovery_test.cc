@@ -68,6 +68,29 @@ TEST_F(NvmeRecoveryTest, EitherDamagedCopyIsMended) {
   }
 }
 
+// Clients map the memory a block is read into. A record that is older than its slot has another tenant's block there.
+TEST_F(NvmeRecoveryTest, AnotherTenantsBlockDoesNotPassThroughTheMemoryItIsReadInto) {
+  const SlotId slot = Store(1, kOther);
+  Restart();
+  ASSERT_TRUE(tier_->Adopt(kDomain, slot, kPayload));
+  const Mapping payload = Zeros();
+  for (const testing::DiskFault fault : {testing::DiskFault::kShortTransfer, testing::DiskFault::kNone}) {
+    file_->FaultNext(fault);
+    std::optional<absl::Status> result;
+    ASSERT_TRUE(tier_->Read(slot, IdentityOf(2), SpanOf(payload), [&](absl::Status status) { result = status; }));
+    executor_.RunAll();
+    ASSERT_TRUE(result.has_value() && !result->ok());
+    EXPECT_EQ(std::memcmp(payload.data(), Zeros().data(), kPayload), 0);
+  }
+}
+
+TEST_F(NvmeRecoveryTest, WhatIsReadForTheFirstTimeInALifeArrivesWhereItWasAskedFor) {
+  const SlotId slot = Store(1);
+  Restart();
+  ASSERT_TRUE(tier_->Adopt(kDomain, slot, kPayload));
+  for (int time = 0; time < 2; ++time) EXPECT_TRUE(Read(slot, 1).ok()) << time;
+}
+
 TEST_F(NvmeRecoveryTest, BothCopiesDamagedStartsEmptyUnderANewId) {
   const SlotId slot = Store(1);
   const std::string id = tier_->device_id();
