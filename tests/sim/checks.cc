@@ -299,7 +299,8 @@ void Simulation::CheckDrain(Life* life, const engine::TenantStats& stats) {
 // Whose tenant is dropped is shut out until that ends: not for as long as a device hangs.
 void Simulation::CheckDropGoesOn(Life* life, const engine::TenantStats& stats) {
   uint64_t left = stats.entries + stats.reclaiming_bytes;
-  for (const engine::TenantTierStats& tier : stats.tiers) left += tier.charged_bytes;
+  // What is given back has come half of the way.
+  for (const engine::TenantTierStats& tier : stats.tiers) left += 2 * tier.charged_bytes;
   if (!life->dropping || !node_.recovered() || std::exchange(life->drop_left, left) != left)
     life->drop_moved_ms = Now();
   if (Now() - life->drop_moved_ms > int64_t{kDropStuckTicks + kDropSlackTicks} * kTickMs)
