@@ -111,7 +111,8 @@ class AttachServer : private engine::EngineObserver {
   EngineGroup* JoinGroup(Session* session, TenantId tenant, const v1::Attach& in);
   void GrantMemory(Session* session, const engine::DomainMemory& memory);
   void WatchPeerExit(Session* session);
-  void EndGroup(EngineGroup* group, int64_t seen_ns);
+  static engine::Writer WriterOf(const Session& ended);
+  void EndGroup(EngineGroup* group, int64_t seen_ns, engine::Writer writer);
   void SayGoodbye(Session* session, std::string_view reason);
   void EndTenant(const std::string& tenant, std::string_view reason, CutReason cut);
 

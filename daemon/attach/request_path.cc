@@ -427,18 +427,18 @@ void RequestPath::Hint(Session* session) {
   }
 }
 
-void RequestPath::AbortFillsOf(SessionId session, EngineGroup* group) {
+void RequestPath::AbortFillsOf(SessionId session, EngineGroup* group, engine::Writer writer) {
   std::vector<ReservationId> fills;
   for (const auto& [reservation, writers] : group->filling) {
     const bool of_it = std::any_of(writers.begin(), writers.end(),
-                                   [&](const EngineGroup::Writer& writer) { return writer.session == session; });
+                                   [&](const EngineGroup::Writer& each) { return each.session == session; });
     if (of_it) fills.emplace_back(reservation);
   }
   std::sort(fills.begin(), fills.end());
   // Other ranks may have their shards there: they will be told that nothing is being filled.
   for (const ReservationId reservation : fills) {
     group->filling.erase(reservation.value());
-    parts_.engine->Abort(group->id, reservation);
+    parts_.engine->Abort(group->id, reservation, writer);
   }
 }
 

@@ -43,7 +43,7 @@ class RequestPath {
   // Slots that were granted for a session that had ended meanwhile: nobody knows them, so they are aborted.
   void AbortOrphans();
   // A session of the group has ended: what it reserved and did not commit, nobody will.
-  void AbortFillsOf(SessionId session, EngineGroup* group);
+  void AbortFillsOf(SessionId session, EngineGroup* group, engine::Writer writer);
 
  private:
   void OpenNamespace(Session* session);

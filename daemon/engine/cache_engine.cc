@@ -150,11 +150,11 @@ CommitOutcome CacheEngine::Commit(GroupId group, ReservationId reservation, uint
   return core_->store_path.Commit(group, reservation, shard);
 }
 
-bool CacheEngine::Abort(GroupId group, ReservationId reservation) {
-  return core_->store_path.Abort(group, reservation);
+bool CacheEngine::Abort(GroupId group, ReservationId reservation, Writer writer) {
+  return core_->store_path.Abort(group, reservation, writer);
 }
 
-size_t CacheEngine::AbortGroup(GroupId group) { return core_->store_path.AbortGroup(group); }
+size_t CacheEngine::AbortGroup(GroupId group, Writer writer) { return core_->store_path.AbortGroup(group, writer); }
 
 void CacheEngine::DropTenant(TenantId tenant, absl::AnyInvocable<void(absl::StatusOr<uint64_t> bytes)> done) {
   core_->removal.Start(core_->state.tenant(tenant), std::move(done));
@@ -170,7 +170,7 @@ void CacheEngine::Tick() {
   core_->space.Tick();
   core_->state.EndLateWaiters();
   core_->load_path.Tick();
-  core_->store_path.AbortOverdue();
+  core_->store_path.Tick();
   core_->expiry.Tick();
   core_->removal.Tick();
   core_->receipts.Tick();

@@ -123,6 +123,9 @@ struct DomainMemory {
 };
 
 // Told on the engine loop. Implemented by attach.
+// Of a fill that is aborted. kMayWrite: whoever fills it may be alive and at it, so its slot is nobody's for a while.
+enum class Writer : uint8_t { kDone, kMayWrite };
+
 class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
@@ -214,11 +217,11 @@ class CacheEngine {
   // Answers when every slot is granted or refused; may wait for memory to be populated or for a write to end.
   void Reserve(const ReserveRequest& request, ReserveDone done);
   CommitOutcome Commit(GroupId group, ReservationId reservation, uint32_t shard);
-  // True when it was filling and of this group; its slot is free now.
-  bool Abort(GroupId group, ReservationId reservation);
+  // True when it was filling and of this group.
+  bool Abort(GroupId group, ReservationId reservation, Writer writer = Writer::kDone);
   // Aborts all that `group` fills, ends what it waits for (a Load answers with what it has, a Reserve not at all),
   // gives its empty extents back. Returns blocks aborted.
-  size_t AbortGroup(GroupId group);
+  size_t AbortGroup(GroupId group, Writer writer = Writer::kDone);
 
   // --- people
   // Deletes everything of a tenant, provably: DRAM punched, NVMe zeroed, a tombstone persisted. `done` with bytes

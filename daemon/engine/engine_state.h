@@ -126,6 +126,7 @@ struct TenantState {
   uint32_t erases_under_way = 0;  // of a removal: transfers it waits for
   uint32_t shut_out_tick = 0;     // by a drop: when it got on last; 0: nobody waits for its end
   uint64_t drop_left = 0;         // then: what it had to do
+  uint32_t resting_slots = 0;     // of aborted fills
   int64_t not_before_ms = 0;      // blocks and salts are dated no earlier: what is older a drop has to have erased
   bool dropping = false;
   absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> drop_done;

@@ -52,7 +52,7 @@ void Removal::Tick() {
       // A policy that came back while its tenant's removal is carried out.
       if (tenant->removed_tick == 0 && tenant->shut_out_tick == 0) tenant->shut_out_tick = now_tick;
       Continue(*tenant);
-      const uint64_t left = tenant->stats.entries + tenant->reclaiming_bytes;
+      const uint64_t left = tenant->stats.entries + tenant->reclaiming_bytes + tenant->resting_slots;
       const bool gets_on = std::exchange(tenant->drop_left, left) != left || state_.recovering;
       if (tenant->shut_out_tick != 0 && gets_on) tenant->shut_out_tick = now_tick;
       const bool stuck = tenant->dropping && !state_.recovering && tenant->shut_out_tick != 0 &&
@@ -172,6 +172,7 @@ void Removal::Continue(TenantState& tenant) {
   while (EraseOneFromNvme(tenant)) {
   }
   if (tenant.stats.entries > 0 || tenant.erases_under_way > 0 || tenant.reclaiming_bytes > 0) return;
+  if (tenant.resting_slots > 0) return;
   Finish(tenant);
 }
 

@@ -334,21 +334,23 @@ void Residency::DropBlock(EntryId id, policy::DropCause cause) {
   }
 }
 
-void Residency::Abandon(EntryId id) {
+SlotId Residency::Abandon(EntryId id) {
   Entry& entry = state_.index.at(id);
   KV_CHECK(entry.state == BlockState::kReserved || entry.state == BlockState::kFilling);
+  SlotId slot;
   if (entry.state == BlockState::kFilling) {
-    const SlotId slot = entry.copy(TierKind::kDram).slot;
+    slot = entry.copy(TierKind::kDram).slot;
     ClearCopy(id, TierKind::kDram);
-    FreeSlot(entry, TierKind::kDram, slot);
   }
   if (entry.resident(TierKind::kNvme)) {
     entry.state = BlockState::kCommitted;
     JoinOrders(id);
-    return state_.Arm(id);
+    state_.Arm(id);
+    return slot;
   }
   entry.state = BlockState::kGone;
   EraseIfGone(id);
+  return slot;
 }
 
 void Residency::EraseIfGone(EntryId id) {

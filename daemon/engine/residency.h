@@ -49,7 +49,8 @@ class Residency {
   // All copies. REQUIRES: no I/O under way, no leases.
   void DropBlock(EntryId id, policy::DropCause cause);
   // Its fill was aborted or refused: it is gone, unless NVMe has kept a copy of it.
-  void Abandon(EntryId id);
+  // A fill, or a block that waits for a slot. Returns the slot, which is the caller's now; None: it had none.
+  SlotId Abandon(EntryId id);
   // Erases the entry, and placeholders above it, when nothing is left of it. A no-op while something is.
   void EraseIfGone(EntryId id);
 

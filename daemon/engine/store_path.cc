@@ -1,6 +1,7 @@
 #include "daemon/engine/store_path.h"
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <utility>
 
@@ -10,6 +11,9 @@ namespace kvartal::engine {
 
 using index::Entry;
 using policy::Refusal;
+
+// As long as a lease: who was cut off, or stopped for a moment, has copied its block or learnt of it by then.
+constexpr uint32_t kRestTicks = 2'000 / kTickMs;
 
 // One Reserve under way: walks its keys in order, waits where space has to be made, answers once.
 class StorePath::Operation : public Waiter {
@@ -278,16 +282,39 @@ void StorePath::EndFilling(ReservationId reservation) {
   if (group->second.empty()) state_.fillings_by_group.erase(group);
 }
 
-bool StorePath::Abort(GroupId group, ReservationId reservation) {
+bool StorePath::Abort(GroupId group, ReservationId reservation, Writer writer) {
   auto it = state_.fillings.find(reservation);
   if (it == state_.fillings.end() || it->second.group != group) return false;
   const EntryId id = it->second.entry;
   TenantState& tenant = state_.TenantOf(state_.index.at(id));
+  // Who aborts its shard says nothing of other ranks.
+  const bool others_write = std::popcount(it->second.shards_taken) > 1;
   EndFilling(reservation);
-  residency_.Abandon(id);
+  const SlotId slot = residency_.Abandon(id);
+  if (writer == Writer::kMayWrite || others_write) {
+    state_.devices.dram->SetHolder(tenant.domain(), slot, EntryId::None());
+    resting_.push_back({tenant.id, slot, state_.NowTick() + kRestTicks});
+    ++tenant.resting_slots;
+  } else {
+    state_.devices.dram->Give(tenant.domain(), slot);
+  }
   ++tenant.stats.blocks_aborted;
   state_.Wake(tenant);
   return true;
+}
+
+void StorePath::Tick() {
+  GiveRested();
+  AbortOverdue();
+}
+
+void StorePath::GiveRested() {
+  for (; !resting_.empty() && resting_.front().until_tick <= state_.NowTick(); resting_.pop_front()) {
+    TenantState& tenant = state_.tenant(resting_.front().tenant);
+    state_.devices.dram->Give(tenant.domain(), resting_.front().slot);
+    if (--tenant.resting_slots == 0) space_.GiveBackEmpty(tenant);
+    state_.Wake(tenant);
+  }
 }
 
 void StorePath::AbortOverdue() {
@@ -308,11 +335,12 @@ void StorePath::AbortOverdue() {
   std::sort(overdue.begin(), overdue.end());
   for (const auto& [reservation, group] : overdue) {
     // One of them may have let a waiting Reserve go on, and that ended others.
-    if (Abort(group, reservation) && state_.observer != nullptr) state_.observer->OnFillEnded(group, reservation);
+    if (Abort(group, reservation, Writer::kMayWrite) && state_.observer != nullptr)
+      state_.observer->OnFillEnded(group, reservation);
   }
 }
 
-size_t StorePath::AbortGroup(GroupId group) {
+size_t StorePath::AbortGroup(GroupId group, Writer writer) {
   // Out of the queue first: what they give back may let others go on.
   auto ended = state_.TakeOut([&](const Waiter& waiter) { return waiter.group() == group; });
   for (std::unique_ptr<Waiter>& waiter : ended) {
@@ -325,7 +353,7 @@ size_t StorePath::AbortGroup(GroupId group) {
   std::vector<ReservationId> reservations(it->second.begin(), it->second.end());
   std::sort(reservations.begin(), reservations.end());
   TenantState& tenant = state_.TenantOf(state_.index.at(state_.fillings.at(reservations.front()).entry));
-  for (const ReservationId reservation : reservations) Abort(group, reservation);
+  for (const ReservationId reservation : reservations) Abort(group, reservation, writer);
   space_.GiveBackEmpty(tenant);
   state_.Wake(tenant);
   return reservations.size();

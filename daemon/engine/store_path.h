@@ -25,15 +25,24 @@ class StorePath {
 
   void Reserve(const ReserveRequest& request, CacheEngine::ReserveDone done);
   CommitOutcome Commit(GroupId group, ReservationId reservation, uint32_t shard);
-  bool Abort(GroupId group, ReservationId reservation);
-  size_t AbortGroup(GroupId group);
-  // Ends fills that hold an extent which has to be emptied, or an older copy on NVMe, for longer than a lease would.
-  void AbortOverdue();
+  bool Abort(GroupId group, ReservationId reservation, Writer writer);
+  size_t AbortGroup(GroupId group, Writer writer);
+  void Tick();
 
  private:
   class Operation;
   void EndFilling(ReservationId reservation);
+  // Ends fills that hold an extent which has to be emptied, or an older copy on NVMe, for longer than a lease would.
+  void AbortOverdue();
+  void GiveRested();
 
+  // Of an aborted fill whose writer may not know it yet: nobody's until then, and charged.
+  struct RestingSlot {
+    TenantId tenant;
+    SlotId slot;
+    uint32_t until_tick = 0;
+  };
+  std::deque<RestingSlot> resting_;  // by time
   EngineState& state_;
   Residency& residency_;
   Space& space_;

@@ -38,7 +38,17 @@ class HostileTest : public AttachTest {
     EXPECT_EQ(BadFrames(kind), 1u) << BadFrameName(kind);
     client.fds.clear();
     client.Close();
+    OutlastRest();
     ExpectNothingLeft();
+  }
+  // Slots that somebody who was cut off was filling are nobody's for a while.
+  void OutlastRest() {
+    for (int i = 0; i < 2; ++i) {
+      AdvanceMs(1100);
+      ClientFrame renew;
+      renew.mutable_renew()->add_leases(lease_);
+      EXPECT_EQ(Ask(*bystander_, renew).renewed().count(), 1u);
+    }
   }
 
   std::unique_ptr<RawClient> bystander_;

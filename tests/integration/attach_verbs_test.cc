@@ -443,7 +443,7 @@ TEST_F(AttachTest, ATenantThatIsErasedHasNoSessionsAndGetsNone) {
 
   absl::StatusOr<uint64_t> bytes = absl::UnknownError("not done");
   engine_->DropTenant(engine_->FindTenant("team/red"), [&](absl::StatusOr<uint64_t> erased) { bytes = erased; });
-  AdvanceMs(10 * kTickMs);
+  AdvanceMs(30 * kTickMs);  // whoever was cut off while it filled a slot may be at it for a while
   ASSERT_TRUE(bytes.ok()) << bytes.status();
   EXPECT_GE(*bytes, 4 * kTestBlockBytes);
   server_->EndDrop("team/red");

@@ -217,8 +217,9 @@ void Simulation::EndGroup(uint32_t index, size_t at) {
     it = of_group ? EndReserve(it) : std::next(it);
   }
   const size_t may_be_ended = model_.CountMayBeEnded(group, Now());
-  const size_t expected = model_.AbortGroup(group);
-  const size_t aborted = node_.engine().AbortGroup(group);
+  const auto writer = event_ % 2 == 0 ? engine::Writer::kDone : engine::Writer::kMayWrite;
+  const size_t expected = model_.AbortGroup(group, writer, Now());
+  const size_t aborted = node_.engine().AbortGroup(group, writer);
   Say("group ", group.value(), " ends: ", aborted, " blocks aborted");
   if (aborted > 0) coverage_.Note(Situation::kGroupEnded);
   if (aborted + may_be_ended < expected || (aborted > expected && waiting == 0))

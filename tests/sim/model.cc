@@ -11,6 +11,7 @@ namespace {
 
 // The end of a pin is kept in ticks here and in seconds on disk.
 constexpr int64_t kPinEndMs = 1000 + 2 * int64_t{kTickMs};
+constexpr int64_t kWriterMs = 1'800;  // that somebody who was cut off goes on writing
 
 std::vector<BlockKey> MakeKeys() {
   std::vector<BlockKey> keys(kNumbers);
@@ -116,6 +117,9 @@ uint32_t Model::Grant(const BlockRef& ref, GroupId group, uint32_t shard, uint64
   block.beside_older = beside_older;
   block.pinned_until_ms = 0;
   block.reservation = reserved.reservation.value();
+  const auto resting = life.resting_ms.find(offset);
+  if (resting != life.resting_ms.end() && now_ms < resting->second)
+    findings_.Add(absl::StrCat(NameOf(ref), " is given a slot that somebody who was cut off may be writing to"));
   if (life.slots[offset].users > 0)
     findings_.Add(absl::StrCat(NameOf(ref), " is given a slot that is in use, at ", offset));
   NoteSlot(ref, offset, reserved.generation, nonce);
@@ -195,12 +199,17 @@ bool Model::Abort(GroupId group, ReservationId reservation) {
   return true;
 }
 
-size_t Model::AbortGroup(GroupId group) {
+size_t Model::AbortGroup(GroupId group, engine::Writer writer, int64_t now_ms) {
   std::vector<uint64_t> ended;
   for (const auto& [reservation, filling] : fillings_) {
     if (filling.group == group) ended.push_back(reservation);
   }
-  for (const uint64_t reservation : ended) EndFilling(reservation, Version::Fate::kAborted);
+  for (const uint64_t reservation : ended) {
+    const Filling& filling = fillings_.at(reservation);
+    if (writer == engine::Writer::kMayWrite && !MayBeEnded(ReservationId(reservation), now_ms))
+      lives_[filling.block.life].resting_ms[filling.offset] = now_ms + kWriterMs;
+    EndFilling(reservation, Version::Fate::kAborted);
+  }
   return ended.size();
 }
 
@@ -335,6 +344,7 @@ void Model::MoveOn(uint32_t index, TenantId id) {
   Life& life = lives_[index];
   life.id = id;
   life.slots.clear();
+  life.resting_ms.clear();
   life.pins.clear();
   life.charged_bytes = life.guarantee_bytes = life.entitled_bytes = life.removed_bytes = {};
   life.leases = life.loads = life.evictions = life.retired_drops = life.short_reserve = 0;

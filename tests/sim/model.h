@@ -85,7 +85,8 @@ struct Life {
   uint32_t dropped_below = 0;    // those were to be erased by a drop, however far it came
   std::vector<GroupId> groups;
   std::vector<std::vector<Block>> spaces;
-  absl::flat_hash_map<uint64_t, Slot> slots;  // by offset of the block in the arena
+  absl::flat_hash_map<uint64_t, Slot> slots;          // by offset of the block in the arena
+  absl::flat_hash_map<uint64_t, int64_t> resting_ms;  // by offset: until when a writer that was cut off may be at it
   std::vector<BlockRef> pins;
   uint64_t leases = 0;                                 // in place
   uint64_t loads = 0;                                  // under way
@@ -157,7 +158,7 @@ class Model {
   engine::CommitOutcome OutcomeOf(GroupId group, ReservationId reservation, uint32_t shard) const;
   void Commit(GroupId group, ReservationId reservation, uint32_t shard, int64_t now_ms);
   bool Abort(GroupId group, ReservationId reservation);
-  size_t AbortGroup(GroupId group);
+  size_t AbortGroup(GroupId group, engine::Writer writer, int64_t now_ms);
 
   // --- serving
   // It was found. `in_place`: in DRAM, else in any tier.

@@ -50,8 +50,9 @@ MUTATIONS = {
     'serves-with-a-shard-missing': [
         (ENGINE + 'store_path.cc', '  if (filling.shards_missing != 0) return CommitOutcome::kShardStored;\n', '')],
     'shows-an-aborted-block': [
-        (ENGINE + 'store_path.cc', '  EndFilling(reservation);\n  residency_.Abandon(id);',
-         '  EndFilling(reservation);\n  residency_.Commit(id);')],
+        (ENGINE + 'store_path.cc', '  const SlotId slot = residency_.Abandon(id);\n',
+         '  if (writer == Writer::kDone) return residency_.Commit(id), true;\n'
+         '  const SlotId slot = residency_.Abandon(id);\n')],
     'takes-the-commit-of-another-group': [
         (ENGINE + 'store_path.cc', '  if (filling.group != group) return CommitOutcome::kNotYours;\n', '')],
     'answers-a-group-that-ended': [
@@ -190,6 +191,9 @@ MUTATIONS = {
     'tells-no-session-that-its-tenant-begins-anew': [
         (ENGINE + 'removal.cc', 'if (returns && state_.observer != nullptr)',
          'if (returns && state_.observer != nullptr && name.empty())')],
+    'gives-a-slot-whose-writer-is-at-it': [
+        (ENGINE + 'store_path.cc', 'if (writer == Writer::kMayWrite || others_write) {',
+         'if (writer == Writer::kMayWrite && others_write) {')],
     'shuts-a-tenant-out-while-a-disk-hangs': [
         (ENGINE + 'removal.cc', 'if (stuck) StandAside(*tenant);', 'if (stuck && false) StandAside(*tenant);')],
     'gives-up-a-block-that-a-device-failed-to-read': [

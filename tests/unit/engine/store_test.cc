@@ -275,5 +275,38 @@ TEST_F(StoreTest, ALayoutIsFixedForADigest) {
   EXPECT_EQ(other.status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+// It copies into its own mapping, and learns of the cut by its next call.
+TEST_F(StoreTest, ASlotWhoseWriterWasCutOffIsNobodysForAsLongAsItMayWrite) {
+  dram_bytes_ = 2 * kMiB;
+  Start({Rules("a/p", 2 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p");
+  const auto cut_off = Reserve(kGroup, ns, Chain(1, 8));
+  ASSERT_EQ(cut_off[7].outcome, ReserveOutcome::kGranted);
+  EXPECT_EQ(engine_->AbortGroup(kGroup, Writer::kMayWrite), 8u);
+  EXPECT_EQ(Reserve(GroupId(9), ns, Chain(20, 1))[0].outcome, ReserveOutcome::kRefused);
+  AdvanceMs(1500);
+  EXPECT_EQ(Reserve(GroupId(9), ns, Chain(20, 1))[0].outcome, ReserveOutcome::kRefused);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).charged_bytes, 2 * kMiB);
+  AdvanceMs(1000);
+  EXPECT_EQ(Reserve(GroupId(9), ns, Chain(20, 8))[7].outcome, ReserveOutcome::kGranted);
+  // One that left by itself is at nothing.
+  EXPECT_EQ(engine_->AbortGroup(GroupId(9)), 8u);
+  EXPECT_EQ(Reserve(GroupId(10), ns, Chain(40, 8))[7].outcome, ReserveOutcome::kGranted);
+  engine_->CheckInvariants();
+}
+
+TEST_F(StoreTest, OfABlockOfTwoShardsOneThatAbortsSaysNothingOfTheOther) {
+  dram_bytes_ = 2 * kMiB;
+  Start({Rules("a/p", 2 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p", 1, 2, kMiB);
+  const auto first = Reserve(kGroup, ns, Chain(1, 1), 0, nullptr, 0, 0);
+  ASSERT_EQ(first[0].outcome, ReserveOutcome::kGranted);
+  ASSERT_EQ(Reserve(kGroup, ns, Chain(1, 1), 0, nullptr, 0, 1)[0].outcome, ReserveOutcome::kGranted);
+  EXPECT_TRUE(engine_->Abort(kGroup, first[0].reservation));
+  EXPECT_EQ(Reserve(kGroup, ns, Chain(2, 1))[0].outcome, ReserveOutcome::kRefused);
+  AdvanceMs(2500);
+  EXPECT_EQ(Reserve(kGroup, ns, Chain(2, 1))[0].outcome, ReserveOutcome::kGranted);
+}
+
 }  // namespace
 }  // namespace kvartal::engine
