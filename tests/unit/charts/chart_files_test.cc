@@ -135,12 +135,13 @@ TEST(ChartFilesTest, ALeaderThatWasNeverThereIsMissed) {
 }
 
 TEST(ChartFilesTest, TheReasonsThatAlertsNameAreReasonsOfTheDaemon) {
-  const std::string stats = testing::ReadFile(kSource + "/daemon/attach/attach_stats.h");
+  const std::string reasons = testing::ReadFile(kSource + "/daemon/attach/attach_stats.h") +
+                              testing::ReadFile(kSource + "/daemon/policy/refusal.h");
   const std::string alerts = testing::ReadFile(kChart + "files/alerts/kvartal.yaml");
   size_t checked = 0;
   for (const std::string& list : AllOf(alerts, "(?:reason|kind)!?(?:=~|!~|=)\"([a-z_|]+)\"")) {
     for (const std::string& reason : AllOf(list, "([a-z_]+)")) {
-      EXPECT_THAT(stats, HasSubstr(absl::StrCat("\"", reason, "\"")));
+      EXPECT_THAT(reasons, HasSubstr(absl::StrCat("\"", reason, "\"")));
       ++checked;
     }
   }
