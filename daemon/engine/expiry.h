@@ -37,6 +37,7 @@ class Expiry {
   bool DropClearCopy(EntryId id);
   // The record on disk learns of a pin, and of use when its period of last access is over.
   bool RefreshRecord(EntryId id, uint32_t now_tick);
+  void RefreshAgain(EntryId id, SlotId slot);
   void EraseOverAge(EntryId id, uint32_t now_tick);
   void LookAgain(EntryId id, uint32_t now_tick);
   // After a policy that shortened a time: every block of the index, a part a tick.

@@ -43,7 +43,9 @@ class WatchedCatalog : public tier::NvmeCatalog {
   std::optional<SlotId> recorded() const { return recorded_; }
 
   bool Put(const tier::CatalogRecord& record, absl::AnyInvocable<void(absl::Status)> done) override;
-  bool Refresh(SlotId slot, const tier::RecordTimes& times) override { return honest_->Refresh(slot, times); }
+  bool Refresh(SlotId slot, const tier::RecordTimes& times, absl::AnyInvocable<void(absl::Status)> done) override {
+    return honest_->Refresh(slot, times, std::move(done));
+  }
   void KeepTime(int64_t wall_ms) override { honest_->KeepTime(wall_ms); }
   int64_t kept_time_ms() const override { return honest_->kept_time_ms(); }
   void Delete(SlotId slot) override;
