@@ -14,6 +14,7 @@
 #include "daemon/base/event_loop.h"
 #include "daemon/base/ids.h"
 #include "daemon/base/status.h"
+#include "daemon/tier/disk_set.h"
 #include "daemon/tier/erasure_record.h"
 #include "daemon/tier/nvme_format.h"
 
@@ -36,6 +37,8 @@ struct OwnerSalt {
   OwnerUidHash owner{};
   cipher::Salt salt{};
   int64_t made_wall_ms = 0;
+
+  friend bool operator==(const OwnerSalt&, const OwnerSalt&) = default;
 };
 
 class NvmeCatalog {
@@ -73,15 +76,15 @@ class NvmeCatalog {
   // As of this open: what was committed before that is erased, wherever it is found.
   virtual std::map<OwnerUidHash, int64_t> tombstones() const = 0;
 
-  // Streams every record in batches, then `done`. Those that a tombstone covers come last and are marked: what is alive
-  // must find its place first. Batches run on the engine loop; once at start.
+  // Streams every record in batches, then `done`. Of each disk those that a tombstone covers come last and are marked:
+  // what is alive must find its place first. Batches run on the engine loop; once at start.
   virtual void Load(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch,
                     absl::AnyInvocable<void(absl::Status)> done) = 0;
   // Sync of the write-ahead log, for a drain. `done` on the engine loop.
   virtual void Flush(absl::AnyInvocable<void(absl::Status)> done) = 0;
-  // As of this open: blocks may be on the device that have no record here, since the database was absent or unreadable
-  // once. The caller reads the headers of the file as well. So does every later life, until one says MarkComplete.
-  virtual bool incomplete() const = 0;
+  // As of this open: disks with blocks that may have no record here, since the database was absent or unreadable once.
+  // The caller reads their headers as well. So does every later life, until one says MarkComplete.
+  virtual DiskSet incomplete() const = 0;
   // Every block that the headers told of has its record, or is gone.
   virtual void MarkComplete() = 0;
 };

@@ -122,7 +122,7 @@ class RocksCatalog : public NvmeCatalog {
   }
   std::vector<ErasureRecord> open_erasures() const override { return open_erasures_; }
   std::map<OwnerUidHash, int64_t> tombstones() const override { return tombstones_; }
-  bool incomplete() const override { return incomplete_; }
+  DiskSet incomplete() const override { return incomplete_ ? kAllDisks : kNoDisk; }
   void MarkComplete() override { Enqueue(Operation{Operation::Kind::kMarkComplete}); }
 
  private:

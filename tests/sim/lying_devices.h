@@ -61,7 +61,7 @@ class WatchedCatalog : public tier::NvmeCatalog {
             absl::AnyInvocable<void(absl::Status)> done) override;
   void Flush(absl::AnyInvocable<void(absl::Status)> done) override { honest_->Flush(std::move(done)); }
   std::map<tier::OwnerUidHash, int64_t> tombstones() const override { return honest_->tombstones(); }
-  bool incomplete() const override { return honest_->incomplete(); }
+  tier::DiskSet incomplete() const override { return honest_->incomplete(); }
   void MarkComplete() override { honest_->MarkComplete(); }
 
  private:

@@ -216,7 +216,7 @@ void FakeCatalog::Flush(absl::AnyInvocable<void(absl::Status)> done) {
   });
 }
 
-bool FakeCatalog::incomplete() const { return state_->incomplete; }
+tier::DiskSet FakeCatalog::incomplete() const { return state_->incomplete ? tier::kAllDisks : tier::kNoDisk; }
 void FakeCatalog::MarkComplete() {
   // Said by a value, not by the code: g++ 12 takes an empty lambda in there for uninitialized.
   state_->Enqueue([complete = true](State& state) {

@@ -55,7 +55,7 @@ class FakeCatalog : public tier::NvmeCatalog {
             absl::AnyInvocable<void(absl::Status)> done) override;
   void Flush(absl::AnyInvocable<void(absl::Status)> done) override;
   std::map<tier::OwnerUidHash, int64_t> tombstones() const override;
-  bool incomplete() const override;
+  tier::DiskSet incomplete() const override;
   void MarkComplete() override;
 
   // While set, Put, PutErasure and PutTombstone end with `status` and change nothing (a full disk). OkStatus() ends

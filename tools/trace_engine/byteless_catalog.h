@@ -30,7 +30,7 @@ class BytelessCatalog : public tier::NvmeCatalog {
             absl::AnyInvocable<void(absl::Status)> done) override;
   void Flush(absl::AnyInvocable<void(absl::Status)> done) override;
   // There is nothing to look for in the headers either.
-  bool incomplete() const override { return false; }
+  tier::DiskSet incomplete() const override { return tier::kNoDisk; }
   void MarkComplete() override {}
   std::map<tier::OwnerUidHash, int64_t> tombstones() const override { return {}; }
 
