@@ -99,7 +99,7 @@ TEST(NodeConfigTest, OneFileUnderTwoNamesIsNoSecondDisk) {
   const testing::ScratchDir folder;
   std::ofstream(folder.File("a")) << "x";
   std::filesystem::create_hard_link(folder.File("a"), folder.File("b"));
-  std::filesystem::create_symlink(folder.File("later"), folder.File("c"));  // neither is there yet
+  std::filesystem::create_directory_symlink(folder.path(), folder.File("same"));
   const auto read = [&](const std::string& first, const std::string& second) {
     return std::string(ParseNodeConfig(kMinimal + "nvme: [{path: " + folder.File(first) +
                                            ", size: 1Gi}, {path: " + folder.File(second) + ", size: 1Gi}]",
@@ -108,7 +108,7 @@ TEST(NodeConfigTest, OneFileUnderTwoNamesIsNoSecondDisk) {
                            .message());
   };
   EXPECT_THAT(read("a", "b"), HasSubstr("nvme[1].path: "));
-  EXPECT_THAT(read("c", "later"), HasSubstr("is the file of nvme[0]"));
+  EXPECT_THAT(read("later", "same/later"), HasSubstr("is the file of nvme[0]"));
   EXPECT_EQ(read("a", "later"), "");
 }
 
