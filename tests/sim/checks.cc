@@ -151,8 +151,8 @@ bool Simulation::ShortSince(const engine::EngineStats& stats) {
   return short_since;
 }
 
-// Segments have one slot size: what a guarantee may miss is less than one for each other size on each disk, since blocks
-// are brought together on a disk, and the tails that no slot fits in.
+// Segments have one slot size: what a guarantee may miss is less than one for each other size on each disk, since
+// blocks are brought together on a disk, and the tails that no slot fits in.
 uint64_t Simulation::NvmeBytesMissed() const {
   std::set<uint32_t> sizes;
   for (const ModelLayout& layout : plan_.layouts) sizes.insert(layout.SlotBytes());

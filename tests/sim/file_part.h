@@ -1,6 +1,6 @@
-// A part of a block file as a disk of its own, so that a node of several disks has one queue and one memory to look at.
-// Confined to the thread of the simulation. Invariant: disks that are parts laid one after another have the tier's slots
-// where one disk would have them.
+// A part of a block file as a disk of its own, so that a node of several disks has one queue and one memory to look
+// at. Confined to the thread of the simulation. Invariant: disks that are parts laid one after another have the tier's
+// slots where one disk would have them.
 #pragma once
 
 #include <utility>

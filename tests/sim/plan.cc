@@ -55,7 +55,7 @@ void AddLargeBlocks(Plan* plan) {
   plan->large_blocks = true;
 }
 
-// The same bytes on several disks, of which the last one is the largest. Drawn apart: the rest of a plan stays as it is.
+// The same bytes on several disks, the last one the largest. Drawn apart: the rest of a plan stays as it is.
 void SplitDisk(Plan* plan) {
   Random random(plan->seed ^ 0xd15c5);
   if (plan->nvme_bytes == 0 || plan->large_blocks || plan->planted != Planted::kNothing || !random.Chance(40)) return;
@@ -157,9 +157,8 @@ policy::TenantRules DrawRules(const Plan& plan, const std::string& name, uint32_
 
 std::string Describe(const Plan& plan) {
   std::string out = absl::StrCat("seed ", plan.seed, ": dram ", plan.dram_bytes / kMiB, " MiB, nvme ",
-                                 plan.nvme_bytes / kMiB, " MiB on ", plan.disks, " disks, ",
-                                 plan.tenants.size(), " tenants, ", plan.eviction,
-                                 ", grace ", plan.removed_grace_ms, " ms, layouts");
+                                 plan.nvme_bytes / kMiB, " MiB on ", plan.disks, " disks, ", plan.tenants.size(),
+                                 " tenants, ", plan.eviction, ", grace ", plan.removed_grace_ms, " ms, layouts");
   for (const ModelLayout& layout : plan.layouts)
     absl::StrAppend(&out, " ", layout.shard_count, "x", layout.shard_bytes);
   absl::StrAppend(&out, ", speeds ", plan.memory_speed, "/", plan.disk_speed, "/", plan.catalog_speed,
