@@ -27,7 +27,7 @@ AttachServer::AttachServer(const AttachOptions& options, EventLoop* loop, const 
       engine_(engine),
       daemon_epoch_(RandomName()),
       receive_buffer_(kFrameBytesMax),
-      groups_(int64_t{options.lease_ms} * kNsPerMs),
+      groups_(int64_t{options.lease_ms} * kNsPerMs, RandomLeaseSerial()),
       request_path_({clock, engine, &codec_, &sessions_, &groups_, &counters_, alive_,
                      [this](Session* session) { Touch(session); }, [this] { PostSweep(); }}) {
   KV_CHECK(options_.lease_ms > 0 && options_.lease_ms <= kLeaseMsMax);

@@ -1,8 +1,9 @@
 // The leases of one engine group: the right to use some blocks in place, until Release, the end of the group, or
 // expiry.
 // Confined to the engine loop.
-// Invariants: every block appended is given back through `give_back` exactly once; an id is never used again; at
-// most kLeasesPerGroupMax leases with kLeasedBlocksPerGroupMax positions together.
+// Invariants: every block appended is given back through `give_back` exactly once; an id is never used again, not even
+// by the next daemon (decision 0019); at most kLeasesPerGroupMax leases with kLeasedBlocksPerGroupMax positions
+// together.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +39,7 @@ struct Lease {
 class LeaseTable {
  public:
   using GiveBack = absl::FunctionRef<void(std::span<const engine::Hold>)>;
+  static constexpr uint32_t kSlotBits = 13;  // of an id; the others are its serial
 
   // `last_serial` numbers the leases of all groups of the daemon, so a lease of another group is never taken for one of
   // this.
@@ -76,7 +78,6 @@ class LeaseTable {
   uint32_t leased_blocks() const { return leased_blocks_; }
 
  private:
-  static constexpr uint32_t kSlotBits = 13;
   static constexpr uint32_t kNowhere = Lease::kNowhere;
   static_assert(kLeasesPerGroupMax <= (1u << kSlotBits));
 
