@@ -134,8 +134,8 @@ KV_API kv_status kv_load(kv_client* client, kv_lease* lease, uint32_t first, uin
  * a part, copy it out, release it, and so on; the disk then works while you copy. */
 KV_API kv_status kv_prefetch(kv_client* client, kv_lease* lease, uint32_t first, uint32_t count);
 /* After copying block `i` out: 1 when the bytes were stable all the while, 0 when the lease had ended and they may have
- * changed, and for blocks that are released or not in DRAM. Costs no system call; any thread that may read the block
- * may ask. */
+ * changed, for blocks that are released or not in DRAM, and in a forked child. Costs no system call; any thread that
+ * may read the block may ask. */
 KV_API int kv_block_valid(const kv_lease* lease, uint32_t i);
 /* Gives back the first `count` blocks that are left (0: all). When none are left the lease is freed. Indexes into the
  * lease do not move. NULL is allowed. A whole lease goes back with the next call to the daemon, or within 50 ms when
