@@ -139,7 +139,9 @@ void AttachServer::OnSessionEvent(Session* session, uint32_t epoll_events) {
 }
 
 void AttachServer::ReadFrames(Session* session) {
-  for (uint32_t i = 0; i < kFramesPerWakeMax && session->alive(); ++i) {
+  // What is left is there in the next round: the loop tells of it again, after the others.
+  const uint64_t enough = counters_.positions + kPositionsPerWakeMax;
+  for (uint32_t i = 0; i < kFramesPerWakeMax && counters_.positions < enough && session->alive(); ++i) {
     size_t bytes = 0;
     BadFrame bad = BadFrame::kNone;
     switch (session->Receive(receive_buffer_, &bytes, &bad)) {

@@ -151,9 +151,10 @@ struct AttachStats {
   uint64_t sessions = 0;  // connections now, attached or not
   uint64_t attached = 0;
   uint64_t groups = 0;
-  uint64_t accepted = 0;  // connections ever
-  uint64_t frames = 0;    // from clients
-  uint64_t errors = 0;    // Error frames sent
+  uint64_t accepted = 0;   // connections ever
+  uint64_t frames = 0;     // from clients
+  uint64_t positions = 0;  // blocks that these frames named, or that the leases they named have: what they cost
+  uint64_t errors = 0;     // Error frames sent
   uint64_t not_found =
       0;  // leases, reservations and namespaces named that the group does not have (ended, or another's)
   uint64_t not_yours = 0;  // reservations of another group named

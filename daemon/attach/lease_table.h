@@ -61,6 +61,10 @@ class LeaseTable {
   // it has released meanwhile, is given back.
   void PutInPlace(Lease* lease, uint32_t first, std::span<const engine::BlockPlace> loaded, GiveBack give_back);
   void Renew(Lease* lease, int64_t now_ns);
+  // Renewed so lately that to look through it again would cost more than the time is worth.
+  bool IsFresh(const Lease& lease, int64_t now_ns) const {
+    return lease.expires_ns - now_ns > lease_ns_ - lease_ns_ / kLeaseFreshParts;
+  }
   // Those that may be; returns how many.
   using MayRenew = absl::FunctionRef<bool(const Lease&)>;
   uint32_t RenewAll(int64_t now_ns, MayRenew may_renew);

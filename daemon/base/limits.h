@@ -166,7 +166,11 @@ inline constexpr size_t kUnackedFdsMax = 2;             // fds in flight to one 
 inline constexpr uint32_t kAttachDeadlineMs = 5000;     // from connect to Attach
 inline constexpr uint32_t kLeaseMsDefault = 10000;
 inline constexpr uint32_t kLeaseMsMax = 60000;
-inline constexpr uint32_t kFramesPerWakeMax = 64;    // one busy client yields to the others after these
+inline constexpr uint32_t kFramesPerWakeMax = 64;           // one busy client yields to the others after these,
+inline constexpr uint64_t kPositionsPerWakeMax = 1u << 16;  // or after so many blocks looked at: those of 64 full
+                                                            // lookups. A Hint or Pin of more is refused
+inline constexpr int64_t kLeaseFreshParts = 8;  // a lease renewed within this part of its time is not looked through
+                                                // again: the frames of a long chain come one after another
 inline constexpr uint32_t kLeaseTickWorkMax = 8192;  // blocks of ended leases given back a tick, all groups together
 
 // --- tokens of pods
