@@ -38,7 +38,7 @@ enum class DenialReason : uint8_t {
   kForeignNode,            // of a pod on another node
   kPodGone,                // of a pod that was deleted
   kForeignPod,             // the kernel says that the peer is in another pod, or it renews with another pod's
-  kPodUnproven,            // the kernel was to say which pod the peer is in, and did not
+  kPodUnproven,            // the kernel was to say which pod the peer is in, and could not
   kUnknownServiceAccount,  // no policy names it
 };
 inline constexpr size_t kDenialReasonCount = 27;

@@ -45,20 +45,20 @@ void TokenAttestor::SetPods(const std::vector<std::string>& uids) {
   pods_ = std::move(now);
 }
 
-TokenJudgement TokenAttestor::Judge(std::string_view token, std::string_view peer_pod, int64_t now_wall_ms) const {
+TokenJudgement TokenAttestor::Judge(std::string_view token, const std::optional<std::string>& peer_pod,
+                                    int64_t now_wall_ms) const {
   const token::TokenExpectations expected = {issuer_, options_.audience, options_.node};
   token::TokenVerdict verdict = VerifyToken(token, keys_, expected, now_wall_ms);
   if (verdict.fault != token::TokenFault::kNone) return Refused(DenialOf(verdict.fault), std::move(verdict.why));
   const std::string& uid = verdict.claims.pod_uid;
   if (gone_.contains(uid)) return Refused(DenialReason::kPodGone, absl::StrCat("pod ", uid, " was deleted"));
-  if (!peer_pod.empty() && peer_pod != uid) {
-    return Refused(DenialReason::kForeignPod,
-                   absl::StrCat("the token is of pod ", uid, " and the kernel says that the peer is in pod ",
-                                absl::string_view(peer_pod.data(), peer_pod.size())));
-  }
-  if (peer_pod.empty() && options_.host_pids) {
+  if (!peer_pod.has_value() || (peer_pod->empty() && options_.host_pids)) {
     return Refused(DenialReason::kPodUnproven,
                    absl::StrCat("the token is of pod ", uid, " and the kernel does not say that the peer is in it"));
+  }
+  if (!peer_pod->empty() && *peer_pod != uid) {
+    return Refused(DenialReason::kForeignPod, absl::StrCat("the token is of pod ", uid,
+                                                           " and the kernel says that the peer is in pod ", *peer_pod));
   }
   TokenJudgement out;
   out.pod = std::move(verdict.claims);

@@ -1,10 +1,11 @@
 // The k8s-token attestor: whether a token is to be believed now, from this peer.
 // Confined to the engine loop.
-// Invariants: without keys nobody is believed; a token whose pod the kernel does not confirm is refused wherever the
-// kernel was asked and said something else; what it answers holds no word of a token that was not verified.
+// Invariants: without keys nobody is believed; a token is refused wherever the kernel was asked for the peer's pod and
+// said another, or could not say; what it answers holds no word of a token that was not verified.
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,8 +20,8 @@ namespace kvartal::attach {
 struct TokenOptions {
   std::string audience;
   std::string node;  // as the API server knows it
-  // The daemon sees the pids of the host, so that the kernel names the pod of every peer: one it names none for is
-  // refused. Otherwise it is compared where it can be.
+  // The daemon sees the pids of the host, so that the kernel names the pod of every peer: one without a pid here, or
+  // outside of pods, is refused. Otherwise the pod of a peer counts where its pid is seen.
   bool host_pids = false;
 };
 
@@ -43,8 +44,9 @@ class TokenAttestor {
   // tell. A pod that was never there may be newer than the list.
   void SetPods(const std::vector<std::string>& uids);
 
-  // `peer_pod`: the UID of the pod the kernel says the peer is in; "" when it says nothing.
-  TokenJudgement Judge(std::string_view token, std::string_view peer_pod, int64_t now_wall_ms) const;
+  // `peer_pod`: the UID of the pod the kernel says the peer is in; "" for a peer outside of pods, or whose pid is not
+  // seen here; none for one whose pid is seen and that hides: its process has ended, or its cgroup does not tell.
+  TokenJudgement Judge(std::string_view token, const std::optional<std::string>& peer_pod, int64_t now_wall_ms) const;
   // False when the key or the pod of a token that was verified is gone.
   bool StillVouchesFor(const token::PodClaims& pod) const;
   size_t keys() const { return keys_.size(); }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -27,7 +28,8 @@ class TokenAttestorTest : public ::testing::Test {
     return attestor;
   }
   static std::string Token(const std::string& pod) { return issuer_->Token("team", "vllm", pod, kNowMs + 3'600'000); }
-  static DenialReason Judge(const TokenAttestor& attestor, const std::string& pod, const std::string& peer_pod = "") {
+  static DenialReason Judge(const TokenAttestor& attestor, const std::string& pod,
+                            const std::optional<std::string>& peer_pod = "") {
     return attestor.Judge(Token(pod), peer_pod, kNowMs).denial;
   }
 
@@ -39,6 +41,7 @@ TEST_F(TokenAttestorTest, TheKernelsWordOnThePodCounts) {
   EXPECT_EQ(Judge(attestor, "chat-0", TokenIssuer::PodUid("chat-0")), DenialReason::kNone);
   EXPECT_EQ(Judge(attestor, "chat-0", TokenIssuer::PodUid("thief-0")), DenialReason::kForeignPod);
   EXPECT_EQ(Judge(attestor, "chat-0"), DenialReason::kNone) << "the daemon cannot see the peer's pid";
+  EXPECT_EQ(Judge(attestor, "chat-0", std::nullopt), DenialReason::kPodUnproven) << "it can, and the peer hides";
 }
 
 TEST_F(TokenAttestorTest, WhereTheKernelCanTellItsSilenceIsARefusal) {
@@ -46,6 +49,7 @@ TEST_F(TokenAttestorTest, WhereTheKernelCanTellItsSilenceIsARefusal) {
   EXPECT_EQ(Judge(attestor, "chat-0", TokenIssuer::PodUid("chat-0")), DenialReason::kNone);
   EXPECT_EQ(Judge(attestor, "chat-0", TokenIssuer::PodUid("thief-0")), DenialReason::kForeignPod);
   EXPECT_EQ(Judge(attestor, "chat-0"), DenialReason::kPodUnproven);
+  EXPECT_EQ(Judge(attestor, "chat-0", std::nullopt), DenialReason::kPodUnproven);
 }
 
 TEST_F(TokenAttestorTest, ADeletedPodIsRememberedAndANewOneNeedNotBeListed) {
