@@ -241,7 +241,7 @@ void AttachServer::EndSession(Session* session) {
     }
   }
   for (const uint32_t ns : ended->namespaces) engine_->CloseNamespace(NamespaceId(ns));
-  ended->DiscardUnread();
+  ended->HangUp();
 }
 
 void AttachServer::EndGroup(EngineGroup* group, int64_t seen_ns) {
