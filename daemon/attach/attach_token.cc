@@ -24,9 +24,9 @@ void AttachServer::SetTokenKeys(const std::string& issuer, token::KeySet keys) {
   EndUnvouched();
 }
 
-void AttachServer::SetNodePods(const std::vector<std::string>& uids) {
+void AttachServer::SetGonePods(const std::vector<std::string>& uids) {
   if (!tokens_.has_value()) return;
-  tokens_->SetPods(uids);
+  tokens_->SetGonePods(uids);
   EndUnvouched();
 }
 

@@ -106,7 +106,7 @@ absl::Status Node::MakeParts() {
   attach_->SetDeletionObserver([this](const engine::DeletionReceipt& receipt, absl::AnyInvocable<void(bool)> kept) {
     audit_->Deleted(receipt, std::move(kept));
   });
-  if (config_.kubernetes.has_value()) WatchTokenKeys();
+  if (config_.kubernetes.has_value()) WatchTokens();
   AuditPolicy();
   policy_->Watch(loop_.get(), [this](const absl::Status& status) { OnPolicyRead(status); });
   parts_.config = &config_;
@@ -123,7 +123,8 @@ absl::Status Node::MakeParts() {
   return absl::OkStatus();
 }
 
-void Node::WatchTokenKeys() {
+void Node::WatchTokens() {
+  policy_->WatchPods([this](const std::vector<std::string>& gone) { attach_->SetGonePods(gone); });
   if (!config_.kubernetes->jwks_file.empty()) {
     token_keys_ = std::make_unique<TokenKeyFile>(
         config_.kubernetes->jwks_file, loop_.get(),

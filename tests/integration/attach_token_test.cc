@@ -41,7 +41,8 @@ class AttachTokenTest : public AttachTest {
       told_ += absl::StrCat(absl::string_view(event.tenant.data(), event.tenant.size()), " ",
                             absl::string_view(event.attestor.data(), event.attestor.size()), " ",
                             absl::string_view(event.pod.data(), event.pod.size()), " ",
-                            absl::string_view(event.why.data(), event.why.size()), "\n");
+                            absl::string_view(event.why.data(), event.why.size()),
+                            event.cut == CutReason::kNone ? "" : CutReasonName(event.cut), "\n");
     });
   }
 
@@ -293,14 +294,22 @@ TEST_F(AttachTokenTest, RotatedKeysTakeEffectAtOnce) {
 
 TEST_F(AttachTokenTest, SessionsOfADeletedPodEnd) {
   StartWithKeys();
-  server_->SetNodePods({TokenIssuer::PodUid("chat-0"), TokenIssuer::PodUid("chat-1")});
   RawClient gone(Path("shared")), stays(Path("shared"));
   ASSERT_TRUE(AttachBy(gone, Token("red", "chat-0")).has_attached());
   ASSERT_TRUE(AttachBy(stays, Token("red", "chat-1")).has_attached());
-  server_->SetNodePods({TokenIssuer::PodUid("chat-1")});
+  told_.clear();
+  server_->SetGonePods({TokenIssuer::PodUid("chat-0")});
   Spin();
   EXPECT_EQ(server_->stats().attached, 1u);
+  EXPECT_EQ(Cuts(CutReason::kPodGone), 1u);
+  EXPECT_THAT(told_, HasSubstr("team/red k8s-token team/chat-0 pod_gone")) << "for the audit log";
+  const std::optional<ServerFrame> last = gone.Receive();
+  ASSERT_TRUE(last.has_value());
+  EXPECT_THAT(last->goodbye().reason(), HasSubstr("not on this node any more"));
   ExpectRefused(Token("red", "chat-0"), DenialReason::kPodGone);
+  server_->SetGonePods({TokenIssuer::PodUid("chat-0")});
+  Spin();
+  EXPECT_EQ(Cuts(CutReason::kPodGone), 1u) << "who is not there is not ended again";
   EXPECT_TRUE(RenewBy(stays, Token("red", "chat-1")).has_renewed());
 }
 
