@@ -171,12 +171,15 @@ void Operator::Stop() {
   stopping_ = true;
   Log(LogLevel::kInfo, "operator", "stops");
   server_.reset();
-  pool_writer_->Stop([this] {
-    writer_->Stop([this] {
-      loop_->RunAfterMs(kStopLeaseMs, [this] { End(0); });
-      elector_->Release([this] { End(0); });
-    });
-  });
+  pool_writer_->Stop([this] { GiveLeaseUp(); });
+  writer_->Stop([this] { GiveLeaseUp(); });
+}
+
+// When both writers have ended: side by side, so that no more than one kStopMs passes.
+void Operator::GiveLeaseUp() {
+  if (--writers_left_ > 0) return;
+  loop_->RunAfterMs(kStopLeaseMs, [this] { End(0); });
+  elector_->Release([this] { End(0); });
 }
 
 void Operator::End(int code) {

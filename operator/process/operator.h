@@ -51,6 +51,7 @@ class Operator {
   void Tick();
   void UpdateMetrics();
   void Stop();
+  void GiveLeaseUp();
   void End(int code);
 
   const OperatorOptions options_;
@@ -58,6 +59,7 @@ class Operator {
   std::string host_;
   int exit_code_ = 0;
   bool leading_ = false, working_ = false, stopping_ = false;
+  int writers_left_ = 2;  // that have not ended
 
   // Each may use those before it.
   std::unique_ptr<EventLoop> loop_;
