@@ -218,6 +218,7 @@ kv_status kv_prefetch(kv_client* client, kv_lease* lease, uint32_t first, uint32
 
 int kv_block_valid(const kv_lease* lease, uint32_t i) {
   if (lease == nullptr || i >= lease->blocks.size() || lease->blocks[i].data == nullptr) return 0;
+  if (!lease->mark.IsHere()) return 0;
   return lease->arena->Unchanged(lease->offsets[i], lease->blocks[i].generation) ? 1 : 0;
 }
 

@@ -134,8 +134,8 @@ KV_API kv_status kv_load(kv_client* client, kv_lease* lease, uint32_t first, uin
  * a part, copy it out, release it, and so on; the disk then works while you copy. */
 KV_API kv_status kv_prefetch(kv_client* client, kv_lease* lease, uint32_t first, uint32_t count);
 /* After copying block `i` out: 1 when the bytes were stable all the while, 0 when the lease had ended and they may have
- * changed, and for blocks that are released or not in DRAM. Costs no system call; any thread that may read the block
- * may ask. */
+ * changed, for blocks that are released or not in DRAM, and in a forked child. Costs no system call; any thread that
+ * may read the block may ask. */
 KV_API int kv_block_valid(const kv_lease* lease, uint32_t i);
 /* Gives back the first `count` blocks that are left (0: all). When none are left the lease is freed. Indexes into the
  * lease do not move. NULL is allowed. A whole lease goes back with the next call to the daemon, or within 50 ms when
@@ -149,12 +149,12 @@ KV_API uint64_t kv_lease_id(const kv_lease* lease);
  * the lease has ended); kv_release frees the handle and gives nothing back, so the owner keeps the lease until then. */
 KV_API kv_status kv_borrow(kv_client* client, kv_namespace ns, uint64_t id, uint32_t first, uint32_t count,
                            kv_lease** lease, uint32_t deadline_ms);
-/* Keeps every block of the lease resident until `until_wall_ms` (ms since 1970). */
+/* Keeps every block of the lease, at most 65536, resident until `until_wall_ms` (ms since 1970). */
 KV_API kv_status kv_pin(kv_client* client, kv_lease* lease, uint64_t until_wall_ms, uint32_t deadline_ms);
 /* What is known of the conversation whose chain the lease holds, looked up from its first block to its last: advice for
  * what is evicted. KV_HINT_ENDED: nobody will ask for it again; its blocks go first, but for those that other chains
  * share, until somebody asks for them. KV_HINT_WAITING: for a tool or a person, and it comes back; its blocks and their
- * TTL count as asked for now. Waits for nothing. */
+ * TTL count as asked for now. Waits for nothing. Of a lease with more than 65536 blocks it is not taken. */
 typedef enum kv_hint_what { KV_HINT_ENDED = 1, KV_HINT_WAITING = 2 } kv_hint_what;
 KV_API kv_status kv_hint(kv_client* client, const kv_lease* lease, kv_hint_what what);
 /* Makes every lease of this engine group live on. The background thread does it by itself for the leases of its client;

@@ -9,8 +9,10 @@
 
 #include "client/libkvartal/arena_map.h"
 #include "client/libkvartal/kvartal.h"
+#include "client/libkvartal/process_mark.h"
 
 struct kv_lease {
+  const kvartal::client::ProcessMark mark = kvartal::client::ProcessMark::Here();  // its memory is not mapped elsewhere
   std::vector<kv_block> blocks;
   std::vector<uint64_t> offsets;  // in the arena; of blocks in DRAM
   uint64_t id = 0;

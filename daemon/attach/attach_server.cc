@@ -27,7 +27,7 @@ AttachServer::AttachServer(const AttachOptions& options, EventLoop* loop, const 
       engine_(engine),
       daemon_epoch_(RandomName()),
       receive_buffer_(kFrameBytesMax),
-      groups_(int64_t{options.lease_ms} * kNsPerMs),
+      groups_(int64_t{options.lease_ms} * kNsPerMs, RandomLeaseSerial()),
       request_path_({clock, engine, &codec_, &sessions_, &groups_, &counters_, alive_,
                      [this](Session* session) { Touch(session); }, [this] { PostSweep(); }}) {
   KV_CHECK(options_.lease_ms > 0 && options_.lease_ms <= kLeaseMsMax);
@@ -139,7 +139,9 @@ void AttachServer::OnSessionEvent(Session* session, uint32_t epoll_events) {
 }
 
 void AttachServer::ReadFrames(Session* session) {
-  for (uint32_t i = 0; i < kFramesPerWakeMax && session->alive(); ++i) {
+  // What is left is there in the next round: the loop tells of it again, after the others.
+  const uint64_t enough = counters_.positions + kPositionsPerWakeMax;
+  for (uint32_t i = 0; i < kFramesPerWakeMax && counters_.positions < enough && session->alive(); ++i) {
     size_t bytes = 0;
     BadFrame bad = BadFrame::kNone;
     switch (session->Receive(receive_buffer_, &bytes, &bad)) {
@@ -239,7 +241,7 @@ void AttachServer::EndSession(Session* session) {
     }
   }
   for (const uint32_t ns : ended->namespaces) engine_->CloseNamespace(NamespaceId(ns));
-  ended->DiscardUnread();
+  ended->HangUp();
 }
 
 // Who went by itself writes no more; who was cut off may be in the middle of it.

@@ -71,8 +71,8 @@ class AttachServer : private engine::EngineObserver {
   // Whose tokens count from now on, and by which keys; nobody's until the first call. Sessions of a key that has left
   // end.
   void SetTokenKeys(const std::string& issuer, token::KeySet keys);
-  // UIDs of the pods on this node, where somebody knows: sessions of a pod that has left end, and its tokens with them.
-  void SetNodePods(const std::vector<std::string>& uids);
+  // UIDs of the pods that have left this node, where somebody knows: their sessions end, and their tokens with them.
+  void SetGonePods(const std::vector<std::string>& uids);
   // Before and after a tenant is erased. In between its sessions are gone, with what they leased and were filling, and
   // new ones are refused. False: it is being erased already.
   [[nodiscard]] bool BeginDrop(const std::string& tenant);
@@ -106,7 +106,8 @@ class AttachServer : private engine::EngineObserver {
   void HandleAttach(Session* session);
   // False when answered with an error.
   bool MayAttach(Session* session);
-  void TellOfAttach(const Session& session) const;
+  // Of its beginning, or of why it ends.
+  void TellOfSession(const Session& session, CutReason cut) const;
   // nullptr when answered with an error.
   EngineGroup* JoinGroup(Session* session, TenantId tenant, const v1::Attach& in);
   void GrantMemory(Session* session, const engine::DomainMemory& memory);
@@ -129,6 +130,8 @@ class AttachServer : private engine::EngineObserver {
   // A silent one costs nobody else: with too many, the one that has been silent longest goes.
   void MakeRoomForUnidentified();
   void UncountStranger(DenialReason denial) { --(denial == DenialReason::kNoToken ? unidentified_ : strangers_); }
+  // Why this peer is nobody's any more: kPodGone or kPolicy; kNone: it is still who it was.
+  CutReason UnvouchedBy(const Session& session) const;
   // Ends the sessions of peers that nothing vouches for any more.
   void EndUnvouched();
 

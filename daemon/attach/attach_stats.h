@@ -38,7 +38,7 @@ enum class DenialReason : uint8_t {
   kForeignNode,            // of a pod on another node
   kPodGone,                // of a pod that was deleted
   kForeignPod,             // the kernel says that the peer is in another pod, or it renews with another pod's
-  kPodUnproven,            // the kernel was to say which pod the peer is in, and did not
+  kPodUnproven,            // the kernel was to say which pod the peer is in, and could not
   kUnknownServiceAccount,  // no policy names it
 };
 inline constexpr size_t kDenialReasonCount = 27;
@@ -108,27 +108,30 @@ enum class CutReason : uint8_t {
   kStopped,  // the daemon goes down
   kErased,   // its tenant is being erased
   kExpired,  // the token it came with, and no newer one came
+  kPodGone,  // the pod it came from was deleted
 };
-inline constexpr size_t kCutReasonCount = 14;
+inline constexpr size_t kCutReasonCount = 15;
 
 constexpr const char* CutReasonName(CutReason reason) {
   constexpr const char* kNames[kCutReasonCount] = {
-      "none",    "peer_closed", "detached", "peer_exited",  "bad_frame", "too_slow", "silent",
-      "unacked", "denied",      "policy",   "socket_error", "stopped",   "erased",   "expired"};
+      "none",   "peer_closed", "detached",     "peer_exited", "bad_frame", "too_slow", "silent",  "unacked",
+      "denied", "policy",      "socket_error", "stopped",     "erased",    "expired",  "pod_gone"};
   return kNames[static_cast<size_t>(reason)];
 }
 
-// A process that attached, or was refused. Valid during the call that tells of it.
+// A process that attached, was refused, or is cut off since nothing vouches for it any more.
+// Valid during the call that tells of it.
 struct DoorEvent {
   DenialReason denial = DenialReason::kNone;
+  CutReason cut = CutReason::kNone;
   std::string_view tenant;    // "" where nobody vouches for the process
   std::string_view attestor;  // "uid" | "socket" | "k8s-token"
   uint32_t pid = 0;
   uint32_t uid = 0;
   std::string_view client;  // its own name for itself
-  std::string_view group;   // of an attach: hex of its first bytes
+  std::string_view group;   // of a session: hex of its first bytes
   std::string_view why;     // of a denial
-  std::string_view pod;     // "<namespace>/<name>" of an attach by token
+  std::string_view pod;     // "<namespace>/<name>" of a session by token
   uint64_t repeated = 0;    // of a denial: so many more of this kind since it was told; 0: this one
   bool various = false;     // of those: they were of several kinds, and whose is not told
 };
@@ -151,9 +154,10 @@ struct AttachStats {
   uint64_t sessions = 0;  // connections now, attached or not
   uint64_t attached = 0;
   uint64_t groups = 0;
-  uint64_t accepted = 0;  // connections ever
-  uint64_t frames = 0;    // from clients
-  uint64_t errors = 0;    // Error frames sent
+  uint64_t accepted = 0;   // connections ever
+  uint64_t frames = 0;     // from clients
+  uint64_t positions = 0;  // blocks that these frames named, or that the leases they named have: what they cost
+  uint64_t errors = 0;     // Error frames sent
   uint64_t not_found =
       0;  // leases, reservations and namespaces named that the group does not have (ended, or another's)
   uint64_t not_yours = 0;  // reservations of another group named

@@ -1,5 +1,6 @@
 // AttachServer's part about tokens of pods: who comes with one, who renews it, and whose time is over.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,17 +25,18 @@ void AttachServer::SetTokenKeys(const std::string& issuer, token::KeySet keys) {
   EndUnvouched();
 }
 
-void AttachServer::SetNodePods(const std::vector<std::string>& uids) {
+void AttachServer::SetGonePods(const std::vector<std::string>& uids) {
   if (!tokens_.has_value()) return;
-  tokens_->SetPods(uids);
+  tokens_->SetGonePods(uids);
   EndUnvouched();
 }
 
 TokenJudgement AttachServer::JudgeToken(const Session& session, std::string_view token) const {
   const uint32_t pid = session.peer().pid;
-  std::string peer_pod = pid == 0 ? "" : PodOfCgroup(options_.read_cgroup(pid));
-  // Read first, asked then: a process that was there until now had the pid to itself.
-  if (!peer_pod.empty() && PeerHasExited(session.socket())) peer_pod.clear();
+  std::optional<std::string> peer_pod = pid == 0 ? "" : PodOfCgroup(options_.read_cgroup(pid));
+  // Read first, asked then: a process that was there until now had the pid to itself. Who has left its socket to
+  // another process is in no pod that could be told.
+  if (pid != 0 && PeerHasExited(session.socket())) peer_pod.reset();
   return tokens_->Judge(token, peer_pod, clock_->WallMs());
 }
 

@@ -59,7 +59,7 @@ void AttachServer::HandleAttach(Session* session) {
   session->client = Printable(in.client());
   group->sessions.push_back(session);
   WatchPeerExit(session);
-  TellOfAttach(*session);
+  TellOfSession(*session, CutReason::kNone);
 
   ServerFrame& reply = codec_.NewReply(codec_.frame().request_id());
   v1::Attached* out = reply.mutable_attached();
@@ -110,13 +110,13 @@ bool AttachServer::MayAttach(Session* session) {
   return true;
 }
 
-void AttachServer::TellOfAttach(const Session& session) const {
+void AttachServer::TellOfSession(const Session& session, CutReason cut) const {
   const Attestation& who = session.who();
   const PeerCredentials& peer = session.peer();
   const std::string group = NameToHex(session.group->name, kGroupHexBytes);
   const auto& token = session.evidence().pod;
   const std::string pod = token.has_value() ? absl::StrCat(token->ns, "/", token->pod_name) : "";
-  TellOfDoor({DenialReason::kNone, who.tenant, who.attestor, peer.pid, peer.uid, session.client, group, "", pod});
+  TellOfDoor({DenialReason::kNone, cut, who.tenant, who.attestor, peer.pid, peer.uid, session.client, group, "", pod});
 }
 
 EngineGroup* AttachServer::JoinGroup(Session* session, TenantId tenant, const v1::Attach& in) {
@@ -174,24 +174,33 @@ void AttachServer::SayGoodbye(Session* session, std::string_view reason) {
 
 void AttachServer::OnPolicyChanged() { EndUnvouched(); }
 
-void AttachServer::EndUnvouched() {
-  std::vector<Session*> unvouched;
-  for (const auto& [id, session] : sessions_.all()) {
-    const Attestation now = Attest(engine_->policy(), session->evidence(), attestors());
-    // A stranger that the new policy vouches for connects again: an identity never changes.
-    bool same = now.tenant == session->who().tenant && now.attestor == session->who().attestor;
-    if (const auto& pod = session->evidence().pod; pod.has_value()) same = same && tokens_->StillVouchesFor(*pod);
-    // The same name is another tenant when its object was deleted and made anew: what this session holds is not its.
-    if (same && session->group != nullptr) {
-      same = engine_->policy().FindByName(now.tenant)->uid == session->tenant_uid;
-    }
-    if (!same) unvouched.push_back(session.get());
+CutReason AttachServer::UnvouchedBy(const Session& session) const {
+  const Attestation now = Attest(engine_->policy(), session.evidence(), attestors());
+  // A stranger that the new policy vouches for connects again: an identity never changes.
+  bool same = now.tenant == session.who().tenant && now.attestor == session.who().attestor;
+  if (const auto& pod = session.evidence().pod; pod.has_value()) {
+    if (tokens_->PodIsGone(*pod)) return CutReason::kPodGone;
+    same = same && !tokens_->KeyIsGone(*pod);
   }
-  for (Session* session : unvouched) {
-    SayGoodbye(session,
-               "this peer is no longer taken for the tenant it was (policy, keys or pods of the node have "
-               "changed): attach again");
-    session->Cut(CutReason::kPolicy);
+  // The same name is another tenant when its object was deleted and made anew: what this session holds is not its.
+  if (same && session.group != nullptr) {
+    same = engine_->policy().FindByName(now.tenant)->uid == session.tenant_uid;
+  }
+  return same ? CutReason::kNone : CutReason::kPolicy;
+}
+
+void AttachServer::EndUnvouched() {
+  std::vector<std::pair<Session*, CutReason>> unvouched;
+  for (const auto& [id, session] : sessions_.all()) {
+    if (const CutReason why = UnvouchedBy(*session); why != CutReason::kNone) unvouched.push_back({session.get(), why});
+  }
+  for (const auto& [session, why] : unvouched) {
+    SayGoodbye(session, why == CutReason::kPodGone
+                            ? "the pod of this session is not on this node any more"
+                            : "this peer is no longer taken for the tenant it was (policy or keys of the node have "
+                              "changed): attach again");
+    if (session->group != nullptr) TellOfSession(*session, why);
+    session->Cut(why);
     EndSession(session);
   }
 }
@@ -231,8 +240,8 @@ void AttachServer::Drain() {
 
 void AttachServer::CountDenial(const PeerCredentials& peer, const Attestation& who, DenialReason reason) {
   ++counters_.denials[static_cast<size_t>(reason)];
-  denials_.Note({reason, who.tenant, who.attestor, peer.pid, peer.uid, "", "", who.why, ""}, clock_->MonotonicNs(),
-                [this](const DoorEvent& event) { TellOfDoor(event); });
+  denials_.Note({reason, CutReason::kNone, who.tenant, who.attestor, peer.pid, peer.uid, "", "", who.why, ""},
+                clock_->MonotonicNs(), [this](const DoorEvent& event) { TellOfDoor(event); });
   if (!LogNow(clock_->MonotonicNs(), &denial_logged_ns_[static_cast<size_t>(reason)])) return;
   Log(LogLevel::kWarning, "attach", "denied (", DenialReasonName(reason), "): uid ", peer.uid, " pid ", peer.pid,
       who.tenant.empty() ? "" : " tenant ", who.tenant, who.why.empty() ? "" : "; ", who.why);

@@ -3,6 +3,8 @@
 #include <sys/random.h>
 
 #include <cerrno>
+#include <cstddef>
+#include <span>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -10,6 +12,18 @@
 #include "daemon/base/limits.h"
 
 namespace kvartal::attach {
+namespace {
+
+void FillRandom(std::span<std::byte> bytes) {
+  ssize_t got;
+  do {
+    got = ::getrandom(bytes.data(), bytes.size(), 0);
+  } while (got < 0 && errno == EINTR);
+  // Reads of up to 256 bytes are whole once the pool is ready.
+  KV_CHECK(got == static_cast<ssize_t>(bytes.size()));
+}
+
+}  // namespace
 
 EngineGroup::EngineGroup(GroupId id_in, std::string name_in, TenantId tenant_in, std::string attestor_in,
                          uint64_t* lease_serial, int64_t lease_ns)
@@ -53,15 +67,17 @@ std::unique_ptr<EngineGroup> GroupTable::Remove(GroupId id) {
 }
 
 std::string RandomName() {
+  // A guessable name would let a stranger of the tenant join.
   std::string name(kGroupNameBytes, '\0');
-  ssize_t got;
-  do {
-    got = ::getrandom(name.data(), name.size(), 0);
-  } while (got < 0 && errno == EINTR);
-  // Reads of up to 256 bytes are whole once the pool is ready; a guessable name would let a stranger of the tenant
-  // join.
-  KV_CHECK(got == static_cast<ssize_t>(name.size()));
+  FillRandom(std::as_writable_bytes(std::span(name)));
   return name;
+}
+
+uint64_t RandomLeaseSerial() {
+  // One bit less than an id has for it: no life is long enough to use that up.
+  uint64_t serial;
+  FillRandom(std::as_writable_bytes(std::span(&serial, 1)));
+  return serial >> (LeaseTable::kSlotBits + 1);
 }
 
 std::string NameToHex(std::string_view name, size_t bytes) {

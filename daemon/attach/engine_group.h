@@ -49,7 +49,8 @@ struct EngineGroup {
 // Every group of the node. Owns them.
 class GroupTable {
  public:
-  explicit GroupTable(int64_t lease_ns) : lease_ns_(lease_ns) {}
+  // Leases are numbered from `lease_serial` on.
+  GroupTable(int64_t lease_ns, uint64_t lease_serial) : lease_ns_(lease_ns), last_lease_serial_(lease_serial) {}
 
   // REQUIRES: `name` has kGroupNameBytes, and no group has it.
   EngineGroup* Create(std::string name, TenantId tenant, const std::string& attestor);
@@ -65,13 +66,16 @@ class GroupTable {
  private:
   const int64_t lease_ns_;
   uint64_t last_id_ = 0;
-  uint64_t last_lease_serial_ = 0;
+  uint64_t last_lease_serial_;
   absl::flat_hash_map<GroupId, std::unique_ptr<EngineGroup>> by_id_;
   absl::flat_hash_map<std::string, GroupId> by_name_;
 };
 
 // 16 bytes of the kernel's randomness.
 std::string RandomName();
+// Where a daemon begins to number leases: at random, so that what a client still has of the daemon before names none of
+// this one. The groups come back under their old names.
+uint64_t RandomLeaseSerial();
 // Lower-case hex of the first `bytes`, for people.
 std::string NameToHex(std::string_view name, size_t bytes);
 

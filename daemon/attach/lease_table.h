@@ -1,8 +1,9 @@
 // The leases of one engine group: the right to use some blocks in place, until Release, the end of the group, or
 // expiry.
 // Confined to the engine loop.
-// Invariants: every block appended is given back through `give_back` exactly once; an id is never used again; at
-// most kLeasesPerGroupMax leases with kLeasedBlocksPerGroupMax positions together.
+// Invariants: every block appended is given back through `give_back` exactly once; an id is never used again, not even
+// by the next daemon (decision 0019); at most kLeasesPerGroupMax leases with kLeasedBlocksPerGroupMax positions
+// together.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +39,7 @@ struct Lease {
 class LeaseTable {
  public:
   using GiveBack = absl::FunctionRef<void(std::span<const engine::Hold>)>;
+  static constexpr uint32_t kSlotBits = 13;  // of an id; the others are its serial
 
   // `last_serial` numbers the leases of all groups of the daemon, so a lease of another group is never taken for one of
   // this.
@@ -59,6 +61,10 @@ class LeaseTable {
   // it has released meanwhile, is given back.
   void PutInPlace(Lease* lease, uint32_t first, std::span<const engine::BlockPlace> loaded, GiveBack give_back);
   void Renew(Lease* lease, int64_t now_ns);
+  // Renewed so lately that to look through it again would cost more than the time is worth.
+  bool IsFresh(const Lease& lease, int64_t now_ns) const {
+    return lease.expires_ns - now_ns > lease_ns_ - lease_ns_ / kLeaseFreshParts;
+  }
   // Those that may be; returns how many.
   using MayRenew = absl::FunctionRef<bool(const Lease&)>;
   uint32_t RenewAll(int64_t now_ns, MayRenew may_renew);
@@ -76,7 +82,6 @@ class LeaseTable {
   uint32_t leased_blocks() const { return leased_blocks_; }
 
  private:
-  static constexpr uint32_t kSlotBits = 13;
   static constexpr uint32_t kNowhere = Lease::kNowhere;
   static_assert(kLeasesPerGroupMax <= (1u << kSlotBits));
 

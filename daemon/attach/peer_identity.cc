@@ -94,9 +94,12 @@ UniqueFd OpenPeerPidfd(int fd) {
 }
 
 bool PeerHasExited(int fd) {
+  errno = 0;
   const UniqueFd pidfd = OpenPeerPidfd(fd);
+  // Of a process that is gone some kernels give none.
+  if (!pidfd.valid()) return errno != ENOPROTOOPT;
   pollfd watch{pidfd.get(), POLLIN, 0};
-  return pidfd.valid() && ::poll(&watch, 1, 0) != 0;
+  return ::poll(&watch, 1, 0) != 0;
 }
 
 Attestation Attest(const policy::PolicyTable& policy, const Evidence& evidence, const Attestors& attestors) {

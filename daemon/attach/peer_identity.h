@@ -47,8 +47,8 @@ absl::StatusOr<PeerCredentials> ReadPeerCredentials(int fd);
 // already.
 UniqueFd OpenPeerPidfd(int fd);
 
-// Whether the peer's process has ended: what /proc says of its pid is another process's then. Not known, and false,
-// where the kernel has no SO_PEERPIDFD.
+// Whether the peer's process has ended, or may have: what /proc says of its pid is another process's then. Not known,
+// and false, where the kernel has no SO_PEERPIDFD.
 bool PeerHasExited(int fd);
 
 // An attestor is present when it has something to say: the socket attestor at a named door, the k8s-token attestor for

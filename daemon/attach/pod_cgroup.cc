@@ -50,7 +50,8 @@ std::string_view NextPart(std::string_view* rest, char end) {
 
 }  // namespace
 
-std::string PodOfCgroup(std::string_view text) {
+std::optional<std::string> PodOfCgroup(std::string_view text) {
+  if (text.empty()) return std::nullopt;
   std::string pod;
   while (!text.empty()) {
     std::string_view path = NextPart(&text, '\n');
@@ -60,7 +61,7 @@ std::string PodOfCgroup(std::string_view text) {
     while (!path.empty()) {
       const std::string found = PodOfSegment(NextPart(&path, '/'));
       if (found.empty() || found == pod) continue;
-      if (!pod.empty()) return "";
+      if (!pod.empty()) return std::nullopt;
       pod = found;
     }
   }

@@ -103,6 +103,12 @@ bool RequestPath::MayLease(Session* session, const Lease* lease, size_t blocks) 
   return false;
 }
 
+// What lies where another tenant is owed space ends at its time.
+bool RequestPath::MayRenew(const Lease& lease) {
+  Charge(lease.left().size());
+  return parts_.engine->MayRenew(lease.left());
+}
+
 bool RequestPath::MayWait(Session* session) {
   if (session->pending_requests < kPendingPerSessionMax) return true;
   Refuse(session, policy::Refusal::kQueueFull,
@@ -159,6 +165,7 @@ void RequestPath::Lookup(Session* session) {
   }
   if (!MayLease(session, lease, keys.size())) return;
 
+  Charge(keys.size());
   places_.clear();
   const engine::LookupResult result = parts_.engine->Lookup(ns, keys, in.prompt_tokens(), in.request(), &places_);
   KV_CHECK(result.matched == places_.size() && places_.size() <= keys.size());
@@ -169,7 +176,7 @@ void RequestPath::Lookup(Session* session) {
   if (!places_.empty()) {
     const int64_t now_ns = parts_.clock->MonotonicNs();
     if (lease == nullptr) lease = leases.Create(ns, now_ns);
-    leases.Append(lease, places_, now_ns, lease->left().empty() || parts_.engine->MayRenew(lease->left()));
+    leases.Append(lease, places_, now_ns, !leases.IsFresh(*lease, now_ns) && MayRenew(*lease));
     out->set_lease(lease->id.value());
     std::string* tiers = out->mutable_tiers();
     tiers->resize(places_.size());
@@ -216,6 +223,7 @@ void RequestPath::StartLoad(Session* session, const Lease& lease, const v1::Load
   request.session = session->id();
   request.deadline_ms = in.deadline_ms();
   request.ahead = request_id() == 0;
+  Charge(in.count());
   for (uint32_t i = in.first(); i < in.first() + in.count(); ++i) request.entries.push_back(lease.blocks[i].entry);
   ++session->pending_requests;
   parts_.engine->Load(std::move(request),
@@ -267,8 +275,10 @@ void RequestPath::ReleaseLease(Session* session, uint64_t id, uint32_t count) {
     ++parts_.stats->not_found;
     return;
   }
-  session->group->leases.Release(lease, count,
-                                 [this](std::span<const engine::Hold> blocks) { parts_.engine->Release(blocks); });
+  session->group->leases.Release(lease, count, [this](std::span<const engine::Hold> blocks) {
+    Charge(blocks.size());
+    parts_.engine->Release(blocks);
+  });
 }
 
 void RequestPath::Reserve(Session* session) {
@@ -287,6 +297,7 @@ void RequestPath::Reserve(Session* session) {
                                " blocks, and may fill ", kFillingBlocksPerGroupMax, ": commit or abort some"));
   }
   if (!MayWait(session)) return;
+  Charge(keys.size());
   engine::ReserveRequest request;
   request.group = group->id;
   request.ns = NamespaceId(in.ns());
@@ -341,6 +352,7 @@ void RequestPath::OnReserved(const Asked& asked, std::vector<engine::ReservedBlo
 void RequestPath::Commit(Session* session) {
   const v1::Commit& in = parts_.codec->frame().commit();
   EngineGroup* group = session->group;
+  Charge(static_cast<size_t>(in.reservations_size()));
   // Not straight into the reply: a commit may let a waiting Reserve go on, whose answer uses the codec's one reply.
   outcomes_.clear();
   for (const uint64_t reservation : in.reservations()) {
@@ -364,6 +376,7 @@ void RequestPath::Commit(Session* session) {
 void RequestPath::Abort(Session* session) {
   const v1::Abort& in = parts_.codec->frame().abort();
   EngineGroup* group = session->group;
+  Charge(static_cast<size_t>(in.reservations_size()));
   uint32_t aborted = 0;
   for (const uint64_t reservation : in.reservations()) {
     if (parts_.engine->Abort(group->id, ReservationId(reservation)))
@@ -382,12 +395,16 @@ void RequestPath::Renew(Session* session) {
   LeaseTable& leases = session->group->leases;
   const int64_t now_ns = parts_.clock->MonotonicNs();
   uint32_t renewed = 0;
-  // What lies where another tenant is owed space ends at its time.
-  const auto may_renew = [this](const Lease& lease) { return parts_.engine->MayRenew(lease.left()); };
-  if (in.leases().empty() && in.token().empty()) renewed = leases.RenewAll(now_ns, may_renew);
-  for (const uint64_t id : in.leases()) {
+  if (in.leases().empty() && in.token().empty()) {
+    renewed = leases.RenewAll(now_ns, [this](const Lease& lease) { return MayRenew(lease); });
+  }
+  // Each is looked through once, however often it is named.
+  std::vector<uint64_t> named(in.leases().begin(), in.leases().end());
+  std::sort(named.begin(), named.end());
+  named.erase(std::unique(named.begin(), named.end()), named.end());
+  for (const uint64_t id : named) {
     Lease* lease = leases.Find(LeaseId(id));
-    if (lease == nullptr || !may_renew(*lease)) continue;
+    if (lease == nullptr || !MayRenew(*lease)) continue;
     leases.Renew(lease, now_ns);
     ++renewed;
   }
@@ -401,6 +418,12 @@ void RequestPath::Pin(Session* session) {
   const v1::Pin& in = parts_.codec->frame().pin();
   const Lease* lease = LeaseOf(session, in.lease());
   if (lease == nullptr) return;
+  if (lease->left().size() > kPositionsPerWakeMax) {
+    return Refuse(session, policy::Refusal::kGroupLimit,
+                  absl::StrCat("the lease holds ", lease->left().size(), " blocks, and a pin may be of ",
+                               kPositionsPerWakeMax, ": pin fewer"));
+  }
+  Charge(lease->left().size());
   const int64_t until_ms = static_cast<int64_t>(std::min<uint64_t>(in.until_wall_ms(), INT64_MAX));
   const policy::Refusal refusal = parts_.engine->Pin(lease->left(), until_ms);
   if (refusal != policy::Refusal::kNone) {
@@ -420,11 +443,14 @@ void RequestPath::Hint(Session* session) {
   const Lease* lease = session->group->leases.Find(LeaseId(in.lease()));
   if (lease == nullptr) {
     ++parts_.stats->not_found;  // as with a Release
-  } else if (in.what() == v1::Hint::ENDED) {
-    parts_.engine->Hint(lease->left(), policy::SessionHint::kEnded);
-  } else if (in.what() == v1::Hint::WAITING) {
-    parts_.engine->Hint(lease->left(), policy::SessionHint::kWaiting);
+    return;
   }
+  if (lease->left().size() > kPositionsPerWakeMax) {
+    return parts_.engine->NoteRefusal(session->group->tenant, policy::Refusal::kGroupLimit);
+  }
+  Charge(lease->left().size());
+  if (in.what() == v1::Hint::ENDED) parts_.engine->Hint(lease->left(), policy::SessionHint::kEnded);
+  if (in.what() == v1::Hint::WAITING) parts_.engine->Hint(lease->left(), policy::SessionHint::kWaiting);
 }
 
 void RequestPath::AbortFillsOf(SessionId session, EngineGroup* group, engine::Writer writer) {

@@ -2,7 +2,8 @@
 // Reserve -> Commit or Abort, with Renew, Pin, Hint and OpenNamespace beside them.
 // Confined to the engine loop.
 // Invariants: namespaces are those the session opened, leases and reservations those of its own group; every verb that
-// has an answer gets exactly one, unless its session ends first; Lookup and Release allocate nothing once warm.
+// has an answer gets exactly one, unless its session ends first; Lookup and Release allocate nothing once warm; what a
+// frame makes the engine look at is charged (AttachStats::positions).
 #pragma once
 
 #include <functional>
@@ -71,6 +72,7 @@ class RequestPath {
   void Refuse(Session* session, policy::Refusal reason, std::string_view message);
   // False when answered with a refusal.
   bool MayLease(Session* session, const Lease* lease, size_t blocks);
+  bool MayRenew(const Lease& lease);
   bool MayWait(Session* session);
   struct Asked {
     SessionId session;
@@ -84,6 +86,8 @@ class RequestPath {
   void TakeOver(GroupId group_id, LeaseId lease_id, uint32_t first, std::span<const engine::BlockPlace> places);
   void OnLoaded(SessionId id, uint64_t request_id, uint32_t first, const engine::CacheEngine::LoadResult& result);
   uint64_t request_id() const { return parts_.codec->frame().request_id(); }
+  // So much of its session's turn is used up.
+  void Charge(size_t blocks) { parts_.stats->positions += blocks; }
 
   const Parts parts_;
   std::vector<engine::BlockPlace> places_;  // reused by every Lookup

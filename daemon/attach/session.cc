@@ -86,6 +86,11 @@ void Session::DiscardUnread() {
   }
 }
 
+void Session::HangUp() {
+  DiscardUnread();
+  ::shutdown(socket_.get(), SHUT_RDWR);
+}
+
 void Session::HoldGranted(const engine::DomainMemory::Range& range) {
   if (!alive()) return;
   if (!untold_ranges_.empty()) {

@@ -52,6 +52,8 @@ class Session {
   void FlushOutbox(FrameCodec* codec);
   // Reads and forgets what still waits, so that closing does not throw away what the client has yet to read.
   void DiscardUnread();
+  // For the client this is the end, though a copy of this process may have the socket open (the self-check has).
+  void HangUp();
 
   // Events that the engine tells in its own time: kept here while the client does not read, so that they stay few
   // frames. Sets `cut` when they are too many.

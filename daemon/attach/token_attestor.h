@@ -1,10 +1,10 @@
 // The k8s-token attestor: whether a token is to be believed now, from this peer.
 // Confined to the engine loop.
-// Invariants: without keys nobody is believed; a token whose pod the kernel does not confirm is refused wherever the
-// kernel was asked and said something else; what it answers holds no word of a token that was not verified.
+// Invariants: without keys nobody is believed; a token is refused wherever the kernel was asked for the peer's pod and
+// said another, or could not say; what it answers holds no word of a token that was not verified.
 #pragma once
 
-#include <deque>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,8 +19,8 @@ namespace kvartal::attach {
 struct TokenOptions {
   std::string audience;
   std::string node;  // as the API server knows it
-  // The daemon sees the pids of the host, so that the kernel names the pod of every peer: one it names none for is
-  // refused. Otherwise it is compared where it can be.
+  // The daemon sees the pids of the host, so that the kernel names the pod of every peer: one without a pid here, or
+  // outside of pods, is refused. Otherwise the pod of a peer counts where its pid is seen.
   bool host_pids = false;
 };
 
@@ -39,23 +39,23 @@ class TokenAttestor {
     issuer_ = issuer;
     keys_ = std::move(keys);
   }
-  // UIDs of the pods that are on this node now. What was there before and is not any more was deleted: a token cannot
-  // tell. A pod that was never there may be newer than the list.
-  void SetPods(const std::vector<std::string>& uids);
+  // UIDs of the pods that were on this node and are not any more, which a token cannot tell. Takes the place of those
+  // before. A pod that is not among them is believed by its token: it may be newer than all that is known of pods.
+  void SetGonePods(const std::vector<std::string>& uids) { gone_pods_ = {uids.begin(), uids.end()}; }
 
-  // `peer_pod`: the UID of the pod the kernel says the peer is in; "" when it says nothing.
-  TokenJudgement Judge(std::string_view token, std::string_view peer_pod, int64_t now_wall_ms) const;
-  // False when the key or the pod of a token that was verified is gone.
-  bool StillVouchesFor(const token::PodClaims& pod) const;
+  // `peer_pod`: the UID of the pod the kernel says the peer is in; "" for a peer outside of pods, or whose pid is not
+  // seen here; none for one whose pid is seen and that hides: its process has ended, or its cgroup does not tell.
+  TokenJudgement Judge(std::string_view token, const std::optional<std::string>& peer_pod, int64_t now_wall_ms) const;
+  // Of a token that was verified.
+  bool KeyIsGone(const token::PodClaims& pod) const { return keys_.Find(pod.kid) == nullptr; }
+  bool PodIsGone(const token::PodClaims& pod) const { return gone_pods_.contains(pod.pod_uid); }
   size_t keys() const { return keys_.size(); }
 
  private:
   const TokenOptions options_;
   std::string issuer_;
   token::KeySet keys_;
-  absl::flat_hash_set<std::string> pods_;
-  absl::flat_hash_set<std::string> gone_;
-  std::deque<std::string> gone_order_;  // the same, oldest first
+  absl::flat_hash_set<std::string> gone_pods_;
 };
 
 }  // namespace kvartal::attach

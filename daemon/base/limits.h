@@ -46,6 +46,8 @@ inline constexpr unsigned kRingEntries = 64;              // two pages, which so
                                                           // fit a memlock limit of 64 KiB
 inline constexpr uint32_t kSlotRun = 16;                  // slots a chain that begins finds free in a row: its blocks
                                                           // lie together, and become free together
+inline constexpr uint64_t kDiskRunBytes = 32 * kMiB;      // of a chain on one disk, then it goes on at another: read in
+                                                          // one sweep, and a longer prefix by several disks
 inline constexpr int64_t kWritesPerDayPercentMax = 10'000;  // of a disk: more than any is made for
 inline constexpr uint64_t kWriteBudgetSavedSeconds = 600;   // of a write budget that may be saved up for a burst
 inline constexpr uint32_t kSegmentStuckTicks = 100;         // without a block leaving a segment: given up for as long
@@ -166,7 +168,11 @@ inline constexpr size_t kUnackedFdsMax = 2;             // fds in flight to one 
 inline constexpr uint32_t kAttachDeadlineMs = 5000;     // from connect to Attach
 inline constexpr uint32_t kLeaseMsDefault = 10000;
 inline constexpr uint32_t kLeaseMsMax = 60000;
-inline constexpr uint32_t kFramesPerWakeMax = 64;    // one busy client yields to the others after these
+inline constexpr uint32_t kFramesPerWakeMax = 64;           // one busy client yields to the others after these,
+inline constexpr uint64_t kPositionsPerWakeMax = 1u << 16;  // or after so many blocks looked at: those of 64 full
+                                                            // lookups. A Hint or Pin of more is refused
+inline constexpr int64_t kLeaseFreshParts = 8;  // a lease renewed within this part of its time is not looked through
+                                                // again: the frames of a long chain come one after another
 inline constexpr uint32_t kLeaseTickWorkMax = 8192;  // blocks of ended leases given back a tick, all groups together
 
 // --- tokens of pods
@@ -207,9 +213,9 @@ inline constexpr uint64_t kDramBytesMin = kExtentAlignBytes;
 inline constexpr uint64_t kDramBytesMax =
     (uint64_t{UINT32_MAX} * kSlotAlignBytes) / kArenaOverCapacity;  // SlotId's reach
 inline constexpr uint64_t kNvmeBytesMin = 64 * kMiB;  // four segments: fewer cannot serve several slot sizes
-inline constexpr uint64_t kNvmeBytesMax = uint64_t{UINT32_MAX} * kSlotAlignBytes;  // SlotId's reach
+inline constexpr uint64_t kNvmeBytesMax = uint64_t{UINT32_MAX} * kSlotAlignBytes;  // SlotId's reach, of all disks
 inline constexpr int kDiskThreadsMax = 64;     // a disk works on at once; deeper queues only add latency
-inline constexpr size_t kDisksMax = 1;         // a node, for now: one data file, one catalog
+inline constexpr size_t kDisksMax = 16;        // a node: as many as a server has bays; each has threads and a database
 inline constexpr size_t kDoorsMax = 256;       // `socket` attestor: one listener each
 inline constexpr size_t kSocketPathMax = 107;  // sockaddr_un::sun_path with its final zero
 inline constexpr uint32_t kLeaseMsMin = kTickMs;
@@ -248,6 +254,7 @@ static_assert(kDiskThreadsMax * kDiskTransfersPerPlace <= kDiskQueueMax);
 // The kernel makes room for twice as many completions: a part, its cancellation, and what wakes the thread.
 static_assert(2 * kRingEntries > 2 * kRingPartsMax);
 static_assert(kNvmeBytesMin >= 4 * kSegmentMinBytes);
+static_assert(kDisksMax * kNvmeBytesMin <= kNvmeBytesMax);
 static_assert(kAuditDoorQueueMax < kAuditQueueMax);
 static_assert(2 * kTokenBytesMax < kFrameBytesMax);
 static_assert(kUnidentifiedMax >= 4 * kAcceptsPerWakeMax && kUnidentifiedMax < kSessionsMax);

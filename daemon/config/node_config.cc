@@ -23,6 +23,13 @@ std::string Against(const std::string& base_dir, const std::string& path) {
   return (std::filesystem::path(base_dir) / path).lexically_normal().string();
 }
 
+// Also by another name, or before there is anything.
+bool SameFile(const std::string& a, const std::string& b) {
+  std::error_code error;
+  if (std::filesystem::equivalent(a, b, error)) return true;
+  return std::filesystem::weakly_canonical(a, error) == std::filesystem::weakly_canonical(b, error);
+}
+
 // Reads one configuration file.
 // Confined to one ParseNodeConfig.
 // Invariant: every path in `config_` is final: taken against the file's folder and normal.
@@ -41,6 +48,7 @@ class ConfigReader {
   void ReadKubernetes();
   void ReadDoor(FieldReader& door);
   void ReadDisk(FieldReader& disk);
+  void CheckAgainstOthers(FieldReader& disk, const NvmeConfig& read);
   void ReadPolicySource();
   void ReadRest();
   void ReadMetricsAddress();
@@ -160,7 +168,30 @@ void ConfigReader::ReadDisk(FieldReader& disk) {
   read.io_threads = static_cast<int>(disk.Integer("ioThreads", 1, kDiskThreadsMax).value_or(read.io_threads));
   read.writes_per_day_percent =
       static_cast<uint32_t>(disk.Integer("writesPerDayPercent", 0, kWritesPerDayPercentMax).value_or(0));
+  CheckAgainstOthers(disk, read);
   config_.nvme.push_back(std::move(read));
+}
+
+void ConfigReader::CheckAgainstOthers(FieldReader& disk, const NvmeConfig& read) {
+  uint64_t bytes = read.size_bytes;
+  for (size_t i = 0; i < config_.nvme.size(); ++i) {
+    const NvmeConfig& other = config_.nvme[i];
+    bytes += other.size_bytes;
+    if (!read.path.empty() && !other.path.empty() && SameFile(read.path, other.path)) {
+      disk.Fail("path", absl::StrCat(crds::Shown(read.path), " is the file of nvme[", i, "], ", crds::Shown(other.path),
+                                     "; each disk needs a file of its own"));
+    }
+    if (i > 0) continue;
+    if (read.writes_per_day_percent != other.writes_per_day_percent) {
+      disk.Fail("writesPerDayPercent",
+                absl::StrCat("is ", read.writes_per_day_percent, " and that of nvme[0] ", other.writes_per_day_percent,
+                             "; the disks share one budget: give all of them the same, that of the weakest"));
+    }
+  }
+  if (bytes > kNvmeBytesMax && read.size_bytes <= kNvmeBytesMax) {
+    disk.Fail("size", absl::StrCat("the disks up to this one are ", bytes, " bytes together; allowed: at most ",
+                                   kNvmeBytesMax, ", all disks of a node"));
+  }
 }
 
 void ConfigReader::ReadPolicySource() {

@@ -34,7 +34,7 @@ struct NvmeConfig {
   int io_threads = 8;  // transfers the disk works on at once; with "pool" each has a thread
 };
 
-// What may be written a second. Pure.
+// What may be written to it a second. Pure.
 uint64_t WriteBytesPerSecond(const NvmeConfig& disk);
 
 // The k8s-token attestor: pods attach by the token of their ServiceAccount.
@@ -63,7 +63,7 @@ struct NodeConfig {
   bool attest_uid = true;
   std::optional<KubernetesConfig> kubernetes;  // none: tokens are not looked at
   uint64_t dram_bytes = 0;
-  std::vector<NvmeConfig> nvme;  // none or one for now
+  std::vector<NvmeConfig> nvme;  // the disks of the tier; at most kDisksMax, kNvmeBytesMax together
   std::string nvme_key_file;     // keys for tenants whose blocks are encrypted on NVMe; "": none may be
   std::string eviction = "lru";
   std::string policy_dir;  // folder of TenantKVPolicy / KVNodePool manifests, or

@@ -53,6 +53,7 @@ struct NodeView {
   std::map<TenantId, std::string> tenant_names;  // of all that the engine knows
   std::set<std::string> removed_tenants;         // of those in `engine`: no longer in the policy
   std::array<TierView, kTierCount> tiers;
+  std::vector<tier::ConfiguredDisk> disks;  // of the NVMe tier, as they are configured
   std::vector<SessionView> sessions;
   std::map<std::string, uint64_t> attach_denials;  // by reason
   uint64_t reclaims = 0;

@@ -23,6 +23,21 @@ void FillTier(const NodeView& view, TierKind kind, pb::Tier* out) {
   out->set_note(tier.note);
 }
 
+void FillDisk(const tier::ConfiguredDisk& disk, pb::Disk* out) {
+  out->set_path(disk.path);
+  out->set_state(disk.state_name());
+  out->set_io_engine(disk.io_engine);
+  out->set_capacity_bytes(disk.stats.capacity_bytes);
+  out->set_used_bytes(disk.stats.granted_bytes);
+  out->set_queued_bytes(disk.stats.queued_bytes);
+  out->set_written_bytes(disk.stats.counters.bytes_written);
+  out->set_read_errors(disk.stats.counters.read_errors);
+  out->set_write_errors(disk.stats.counters.write_errors);
+  out->set_mismatches(disk.stats.counters.mismatches());
+  out->set_quarantined_slots(disk.stats.counters.quarantined_slots);
+  out->set_note(disk.note);
+}
+
 void FillTenantTier(const engine::TenantTierStats& stats, TierKind kind, pb::TenantTier* out) {
   out->set_name(TierName(kind));
   out->set_charged_bytes(stats.charged_bytes);
@@ -70,6 +85,7 @@ void FillStatus(const NodeView& view, pb::StatusReply* reply) {
   reply->set_recovering(engine.recovering);
   reply->set_draining(engine.draining);
   for (TierKind kind : kAllTiers) FillTier(view, kind, reply->add_tiers());
+  for (const tier::ConfiguredDisk& disk : view.disks) FillDisk(disk, reply->add_disks());
   reply->set_huge_pages(view.huge_pages);
   reply->set_direct_io(view.direct_io);
   reply->set_io_engine(view.io_engine);

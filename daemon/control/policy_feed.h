@@ -49,6 +49,10 @@ class PolicyFeed {
   // JSON Web Key Set, as an API server serves it.
   using OnKeys = std::function<void(const std::string& issuer, const std::string& keys)>;
   virtual void WatchKeys(OnKeys) {}
+  // Which pods of this node are gone, by their UIDs, where the other end says so: all that are remembered, at once when
+  // there are any, and whenever that changes.
+  using OnGonePods = std::function<void(const std::vector<std::string>& uids)>;
+  virtual void WatchPods(OnGonePods) {}
   // For whoever is at the other end, if anybody; to be called often.
   virtual void TellUse(const std::vector<TenantUse>&) {}
   // For how long nobody has been at the other end; 0: somebody is. nullopt: there is no other end.

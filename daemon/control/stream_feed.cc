@@ -30,7 +30,8 @@ StreamFeed::StreamFeed(StreamFeedOptions options, const policy::NodeCapacity& ca
       configured_(capacity),
       clock_(clock),
       kept_set_(options_.keep_in, "policy_set"),
-      kept_keys_(options_.keep_in, "token_keys"),
+      kept_keys_(options_.keep_in, "token_keys", "the token keys"),
+      kept_pods_(options_.keep_in, "node_pods", "the pods of this node"),
       begun_(capacity),
       redial_ms_(options_.redial_ms > 0 ? options_.redial_ms : kRedialMinMs),
       chance_(std::random_device{}()) {}
@@ -43,8 +44,14 @@ StreamFeed::~StreamFeed() {
 // What cannot be used leaves the start to those it does not concern: nobody may attach as a tenant who is not in force
 // until the operator has spoken, and what is on NVMe waits (removedGraceSeconds).
 absl::StatusOr<LoadedPolicy> StreamFeed::Begin() {
-  if (const absl::StatusOr<std::string> keys = kept_keys_.Read(); keys.ok() && !keys_.ParseFromString(*keys))
-    Log(LogLevel::kWarning, "policy", kept_keys_.path(), " is damaged: no token counts until the operator has spoken");
+  if (const absl::StatusOr<std::string> keys = kept_keys_.file().Read(); keys.ok() && !keys_.ParseFromString(*keys)) {
+    Log(LogLevel::kWarning, "policy", kept_keys_.file().path(),
+        " is damaged: no token counts until the operator has spoken");
+  }
+  if (const absl::StatusOr<std::string> pods = kept_pods_.file().Read(); pods.ok() && !pods_.Restore(*pods).ok()) {
+    Log(LogLevel::kWarning, "policy", kept_pods_.file().path(),
+        " is damaged: tokens of pods that were deleted before this start count until they expire");
+  }
   const absl::StatusOr<crds::PolicySet> kept = ReadSet(kept_set_);
   absl::StatusOr<SetFit> fit = kept.ok() ? FitSet({}, *kept, configured_, std::nullopt) : kept.status();
   holds_ = fit.ok();
@@ -116,6 +123,7 @@ void StreamFeed::OnMessage(sync::v1::OperatorMessage message) {
   last_error_.clear();
   if (message.has_update()) OnUpdate(message.update());
   if (message.identities().has_jwks()) OnKeysCame(message.identities().jwks());
+  if (message.has_pods()) OnPodsCame(message.pods());
 }
 
 void StreamFeed::WatchKeys(OnKeys on_keys) {
@@ -126,24 +134,30 @@ void StreamFeed::WatchKeys(OnKeys on_keys) {
 void StreamFeed::OnKeysCame(const sync::v1::Jwks& jwks) {
   if (jwks.issuer() == keys_.issuer() && jwks.keys() == keys_.keys()) return;
   keys_ = jwks;
-  KeepKeys();
+  kept_keys_.Keep(keys_.SerializeAsString(), loop_, worker_.get(), watching_);
   if (on_keys_) on_keys_(keys_.issuer(), keys_.keys());
 }
 
-// One writing at a time, of what they are when its turn comes: a disk that hangs holds one, not a queue of them.
-void StreamFeed::KeepKeys() {
-  keys_changed_ = keeping_keys_;
-  if (std::exchange(keeping_keys_, true)) return;
-  const bool accepted = worker_->TrySubmit([this, bytes = keys_.SerializeAsString()] {
-    if (const absl::Status kept = kept_keys_.Write(bytes); !kept.ok())
-      Log(LogLevel::kWarning, "policy", "the token keys are not kept for a restart: ", kept.message());
-    loop_->Post([this, watching = watching_] {
-      if (!*watching) return;
-      keeping_keys_ = false;
-      if (keys_changed_) KeepKeys();
-    });
-  });
-  KV_CHECK(accepted);  // one at a time, beside one set
+void StreamFeed::WatchPods(OnGonePods on_gone) {
+  on_gone_pods_ = std::move(on_gone);
+  if (!pods_.gone().empty()) TellGonePods();
+}
+
+void StreamFeed::OnPodsCame(const sync::v1::Pods& pods) {
+  const std::string bound = pods_.bound().version();
+  const std::deque<std::string> gone = pods_.gone();
+  if (const absl::Status taken = pods_.Take(pods); !taken.ok()) {
+    // No reason to end a stream that policy comes by: the next one begins with all of them.
+    Log(LogLevel::kWarning, "policy", "what the operator says of this node's pods is passed over: ", taken.message());
+    return;
+  }
+  if (pods_.bound().version() == bound && pods_.gone() == gone) return;
+  kept_pods_.Keep(pods_.Kept(), loop_, worker_.get(), watching_);
+  if (pods_.gone() != gone) TellGonePods();
+}
+
+void StreamFeed::TellGonePods() {
+  if (on_gone_pods_) on_gone_pods_({pods_.gone().begin(), pods_.gone().end()});
 }
 
 void StreamFeed::OnUpdate(const sync::v1::Update& update) {
@@ -167,7 +181,7 @@ void StreamFeed::OnUpdate(const sync::v1::Update& update) {
       if (*watching) OnRead(version, std::move(fit));
     });
   });
-  KV_CHECK(accepted);  // one at a time, beside the keys
+  KV_CHECK(accepted);  // one at a time, beside the keys and the pods
 }
 
 void StreamFeed::OnRead(const std::string& version, absl::StatusOr<SetFit> read) {

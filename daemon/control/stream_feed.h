@@ -1,6 +1,6 @@
 // The operator's stream as a feed: dials it, takes deltas of the node's set, tenant by tenant (set_fit), keeps what is
-// in force on disk, and says what became of each; the same of the keys that tokens are signed with. When the operator
-// is away, what was last accepted holds, for ever.
+// in force on disk, and says what became of each; the same of the keys that tokens are signed with, and of the pods of
+// this node. When the operator is away, what was last accepted holds, for ever.
 // Confined to the engine loop; manifests are read and the set is written on a thread of its own.
 // Invariants: held_ is the set in force, and but for an update on its way to its answer what the disk has; an update is
 // answered once, after that; what is on the disk and cannot be kept any more costs its tenant, never the start.
@@ -15,9 +15,11 @@
 #include "crds/policy_set.h"
 #include "daemon/base/worker_pool.h"
 #include "daemon/control/kept_file.h"
+#include "daemon/control/kept_latest.h"
 #include "daemon/control/policy_feed.h"
 #include "daemon/control/set_fit.h"
 #include "daemon/control/sync_stream.h"
+#include "daemon/control/told_pods.h"
 
 namespace kvartal::control {
 
@@ -40,6 +42,7 @@ class StreamFeed final : public PolicyFeed {
   void StopWatching() override;
   bool busy() const override { return (worker_ != nullptr && worker_->Pending() > 0) || channel_.ending->count() > 0; }
   void WatchKeys(OnKeys on_keys) override;
+  void WatchPods(OnGonePods on_gone) override;
   void TellUse(const std::vector<TenantUse>& use) override;
   std::optional<uint64_t> away_ms() const override;
   std::string note() const override;
@@ -51,7 +54,8 @@ class StreamFeed final : public PolicyFeed {
   void OnUpdate(const sync::v1::Update& update);
   void OnRead(const std::string& version, absl::StatusOr<SetFit> read);
   void OnKeysCame(const sync::v1::Jwks& jwks);
-  void KeepKeys();
+  void OnPodsCame(const sync::v1::Pods& pods);
+  void TellGonePods();
   void OnEnd(const absl::Status& why);
   sync::v1::NodeMessage Hello() const;
   int64_t NowMs() const { return clock_->MonotonicNs() / 1'000'000; }
@@ -59,7 +63,8 @@ class StreamFeed final : public PolicyFeed {
   const StreamFeedOptions options_;
   const policy::NodeCapacity configured_;
   const Clock* const clock_;
-  const KeptFile kept_set_, kept_keys_;
+  const KeptFile kept_set_;
+  KeptLatest kept_keys_, kept_pods_;
   policy::NodeCapacity begun_;  // what the daemon has begun with
   crds::PolicySet held_;
   bool holds_ = false;                              // a set, be it an empty one
@@ -68,8 +73,9 @@ class StreamFeed final : public PolicyFeed {
   std::vector<sync::v1::Refused> refused_;
   std::string not_in_force_;  // the same in words
   sync::v1::Jwks keys_;
-  bool keeping_keys_ = false, keys_changed_ = false;  // they are being written; and are others by now
   OnKeys on_keys_;
+  ToldPods pods_;
+  OnGonePods on_gone_pods_;
 
   EventLoop* loop_ = nullptr;
   Offer offer_;

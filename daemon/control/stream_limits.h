@@ -13,7 +13,7 @@ inline constexpr int64_t kRedialMaxMs = 60'000;      // an operator that is away
 inline constexpr int64_t kStreamHealthyMs = 60'000;  // a stream that lived so long: its end says nothing of the next
 inline constexpr int kUpdateBytesMax = 64 * static_cast<int>(kMiB);  // a set of four thousand policies, and more
 inline constexpr size_t kSendQueueMax = 64;    // messages the operator has not taken: usage, which may be lost
-inline constexpr size_t kReadsQueued = 2;      // one set at a time, and one writing of keys beside it
+inline constexpr size_t kReadsQueued = 3;      // one set at a time, and one writing of keys and one of pods beside it
 inline constexpr int64_t kUseTellMs = 30'000;  // how old what the operator knows of usage may be
 
 inline constexpr int kStreamKeepaliveMs = 30'000;  // a half-open connection is found after this

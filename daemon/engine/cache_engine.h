@@ -50,6 +50,7 @@ struct EngineDevices {
   tier::NvmeTier* nvme = nullptr;
   tier::NvmeCatalog* catalog = nullptr;
   tier::TenantCiphers* ciphers = nullptr;
+  uint32_t absent_disks = 0;  // that could not be opened: nobody knows what of whom lies there
 };
 
 // Where one block of a lookup or load is. `arena_offset` and `generation` mean something for kDram only.

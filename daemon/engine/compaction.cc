@@ -26,7 +26,8 @@ void Compaction::Tick() {
   ZeroSynced();
   if (!nvme.leaving()) return;
   const uint32_t now_tick = state_.NowTick();
-  if (now_tick - progress_tick_ >= kSegmentStuckTicks || state_.draining || !nvme.stats().healthy) {
+  if (now_tick - progress_tick_ >= kSegmentStuckTicks || state_.draining ||
+      nvme.device_state() != tier::DeviceState::kHealthy) {
     left_.clear();
     nvme.StopLeaving();
     not_before_tick_ = now_tick + kSegmentStuckTicks;

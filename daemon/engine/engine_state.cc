@@ -256,11 +256,13 @@ EntryId EngineState::FindBlock(const tier::BlockIdentity& identity) const {
   return it == namespace_by_digest.end() ? EntryId::None() : index.Find(it->second, identity.key);
 }
 
-bool EngineState::NvmeReadable() const { return devices.nvme->device_state() != tier::DeviceState::kOffline; }
+bool EngineState::NvmeReadable(EntryId id) const {
+  return devices.nvme->DeviceStateOf(index.at(id).copy(TierKind::kNvme).slot) != tier::DeviceState::kOffline;
+}
 
 bool EngineState::NvmeUsable(const TenantState& tenant) const {
   return devices.nvme != nullptr && !recovering && tenant.rules.tier(TierKind::kNvme).limit_bytes > 0 &&
-         devices.nvme->stats().healthy;
+         devices.nvme->device_state() == tier::DeviceState::kHealthy;
 }
 
 uint32_t EngineState::NowTick() const {
@@ -300,7 +302,7 @@ bool EngineState::FindTier(EntryId id, uint32_t now_tick, TierKind* tier) const 
   const policy::BlockAges ages = AgesOf(id, entry, now_tick);
   for (TierKind candidate : {TierKind::kDram, TierKind::kNvme}) {
     if (!entry.resident(candidate) || policy::Expired(owner.rules, ages, candidate, now_tick)) continue;
-    if (candidate == TierKind::kNvme && !NvmeReadable()) continue;  // a miss for now, and still there
+    if (candidate == TierKind::kNvme && !NvmeReadable(id)) continue;  // a miss for now, and still there
     *tier = candidate;
     return true;
   }
@@ -396,8 +398,10 @@ void EngineState::CountTakingTick() {
 }
 
 void EngineState::AddNvmeStats(EngineStats* out) const {
-  const tier::NvmeCounters& counters = devices.nvme->counters();
   out->nvme_present = true;
+  out->nvme_disks = devices.nvme->disk_stats();
+  tier::NvmeCounters counters;
+  for (const tier::DiskStats& disk : out->nvme_disks) counters += disk.counters;
   out->nvme_state = devices.nvme->device_state();
   out->nvme_quarantined_slots = counters.quarantined_slots;
   out->nvme_read_errors = counters.read_errors;
@@ -407,7 +411,7 @@ void EngineState::AddNvmeStats(EngineStats* out) const {
   out->write_budget_bytes_per_second = write_budget.bytes_per_second();
   out->write_budget_saved_bytes = write_budget.limited() ? write_budget.saved_bytes(now_ns) : 0;
   out->write_budget_scarce = write_budget.scarce(now_ns);
-  out->nvme_mismatches = counters.header_mismatches + counters.checksum_mismatches;
+  out->nvme_mismatches = counters.mismatches();
 }
 
 EngineStats EngineState::Stats() const {

@@ -230,8 +230,8 @@ class EngineState {
   // None when the block has no entry.
   EntryId FindBlock(const tier::BlockIdentity& identity) const;
   bool NvmeUsable(const TenantState& tenant) const;
-  // What lies there can be asked for. REQUIRES: there is an NVMe tier.
-  bool NvmeReadable() const;
+  // Its copy there can be asked for. REQUIRES: it has one.
+  bool NvmeReadable(EntryId id) const;
 
   // --- time
   uint32_t NowTick() const;

@@ -13,6 +13,7 @@
 #include "daemon/policy/policy_table.h"
 #include "daemon/policy/refusal.h"
 #include "daemon/tier/device_state.h"
+#include "daemon/tier/disk_stats.h"
 
 namespace kvartal::engine {
 
@@ -95,6 +96,7 @@ struct EngineStats {
   bool nvme_present = false;
   tier::DeviceState nvme_state = tier::DeviceState::kOffline;
   uint64_t nvme_quarantined_slots = 0;
+  std::vector<tier::DiskStats> nvme_disks;
   // Somebody waits for its guarantee: nobody leases more than its own.
   std::array<bool, kTierCount> guarantee_waits{};
   bool recovering = false;

@@ -102,10 +102,21 @@ bool Expiry::RefreshRecord(EntryId id, uint32_t now_tick) {
   if (entry.pinned_in(TierKind::kNvme) && tenant.pins.at(id) > now_tick) {
     times.pinned_until_s = state_.PinnedUntilWallS(id);
   }
-  if (!state_.devices.catalog->Refresh(entry.copy(TierKind::kNvme).slot, times)) return true;
+  const SlotId slot = entry.copy(TierKind::kNvme).slot;
+  const bool queued = state_.devices.catalog->Refresh(slot, times, [this, id, slot](const absl::Status& status) {
+    if (!status.ok()) RefreshAgain(id, slot);
+  });
+  if (!queued) return true;
   entry.times_unrecorded = false;
   entry.recorded_period = current & 3;
   return true;
+}
+
+// A pin that was granted is to outlive a restart, whatever the catalog's disk did meanwhile.
+void Expiry::RefreshAgain(EntryId id, SlotId slot) {
+  if (!state_.index.IsLive(id) || state_.index.at(id).copy(TierKind::kNvme).slot != slot) return;
+  state_.index.at(id).times_unrecorded = true;
+  state_.timers.Schedule(id, std::min(state_.timers.DueOf(id), state_.NowTick() + kTimerBusyTicks));
 }
 
 void Expiry::EraseOverAge(EntryId id, uint32_t now_tick) {

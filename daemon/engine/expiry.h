@@ -37,6 +37,7 @@ class Expiry {
   bool DropDeadCopy(EntryId id);
   // The record on disk learns of a pin, and of use when its period of last access is over.
   bool RefreshRecord(EntryId id, uint32_t now_tick);
+  void RefreshAgain(EntryId id, SlotId slot);
   void EraseOverAge(EntryId id, uint32_t now_tick);
   void LookAgain(EntryId id, uint32_t now_tick);
   // After other keys, or a policy that shortened a time or asks for encryption: every block of the index, a part a

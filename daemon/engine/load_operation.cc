@@ -123,7 +123,7 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
       awaited_[next_] = false;
       state.devices.dram->Give(tenant_.domain(), room.slot);
       if (state.reads_under_way > 0 && reading_ > 0) return Progress::kWait;
-      StopAt(state.NvmeReadable() ? Refusal::kQueueFull : Refusal::kTierSick);
+      StopAt(state.NvmeReadable(id) ? Refusal::kQueueFull : Refusal::kTierSick);
       return Progress::kSubmitted;
     }
   }

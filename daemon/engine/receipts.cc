@@ -124,6 +124,8 @@ DeletionReceipt Receipts::Close(TenantState& tenant) {
   // Also what an earlier removal, maxAge, or an earlier life failed at: no receipt may say that it is gone.
   const auto unzeroed = state_.unzeroed.find(tenant.owner);
   receipt.sum.unerased_blocks = unzeroed == state_.unzeroed.end() ? 0 : unzeroed->second.blocks;
+  // One at least of each disk that was not there to be looked at. What comes back with it is erased and certified then.
+  receipt.sum.unerased_blocks += state_.devices.absent_disks;
   receipt.complete = true;
   DeletionReceipt closed = receipt.sum;
   if (!receipt.telling) Tell(tenant, DropReason::kRemoved);

@@ -24,18 +24,20 @@ void Recovery::Start(absl::AnyInvocable<void(absl::Status)> done) {
 
 void Recovery::OnLoaded(absl::Status loaded) {
   if (absl::IsCancelled(loaded)) return Finish(std::move(loaded));
-  if (loaded.ok() && !state_.devices.catalog->incomplete()) return LookForOwed();
+  const tier::DiskSet incomplete = state_.devices.catalog->incomplete();
+  if (loaded.ok() && incomplete == tier::kNoDisk) return LookForOwed();
   if (loaded.ok()) {
     Log(LogLevel::kInfo, "engine",
         "the NVMe catalog does not know all blocks: looking for others in the headers of the file (none on a new one)");
-    return ReadHeaders();
+    // What a removal owes may lie on any disk.
+    return ReadHeaders(removal_.owed().empty() ? incomplete : tier::kAllDisks);
   }
   Log(LogLevel::kError, "engine", "the NVMe catalog could not be read in full (", std::string(loaded.message()),
       "): looking for the rest in the headers of the file");
-  ReadHeaders();
+  ReadHeaders(tier::kAllDisks);
 }
 
-void Recovery::ReadHeaders() {
+void Recovery::ReadHeaders(tier::DiskSet disks) {
   const auto tombstones =
       std::make_shared<const std::map<tier::OwnerUidHash, int64_t>>(state_.devices.catalog->tombstones());
   state_.devices.nvme->ScanHeaders(
@@ -48,10 +50,11 @@ void Recovery::ReadHeaders() {
       },
       [this](absl::Status scanned) {
         if (!scanned.ok()) NoteUnseen();
-        completes_catalog_ = scanned.ok() && state_.devices.catalog->incomplete();
+        completes_catalog_ = scanned.ok() && state_.devices.catalog->incomplete() != tier::kNoDisk;
         // What cannot be read is a miss.
         Finish(absl::IsDataLoss(scanned) ? absl::OkStatus() : std::move(scanned));
-      });
+      },
+      disks);
 }
 
 // What was not seen is not certified.

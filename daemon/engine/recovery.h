@@ -56,7 +56,7 @@ class Recovery {
   Adopted AdoptToErase(TenantState& past, const tier::CatalogRecord& record);
   void OnLoaded(absl::Status loaded);
   // What the records do not say: all of it, or the rest of a catalog that could not be read to its end.
-  void ReadHeaders();
+  void ReadHeaders(tier::DiskSet disks);
   void NoteUnseen();
   void LookForOwed();
   // The entry to hang a block under whose own entry is `id` (None: it has none yet). None when there is nothing to

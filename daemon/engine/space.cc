@@ -35,6 +35,18 @@ EntryId Space::Victim(TenantState& tenant, TierKind tier, uint64_t request) {
       kVictimProbesMax);
 }
 
+EntryId Space::VictimOnTakingDisk(TenantState& tenant, uint64_t request) {
+  return tenant.order(TierKind::kNvme)
+      .Victim(
+          [&](EntryId id) {
+            const index::Entry& entry = state_.index.at(id);
+            const bool asks = request != kNoRequest && entry.last_touch == request;
+            return residency_.Evictable(id, TierKind::kNvme) && !asks &&
+                   state_.devices.nvme->DeviceStateOf(entry.copy(TierKind::kNvme).slot) == tier::DeviceState::kHealthy;
+          },
+          kVictimProbesMax);
+}
+
 bool Space::IsDueForErasure(EntryId id) const { return state_.OverAge(id, state_.NowTick()); }
 
 SpaceResult Space::TakeDram(TenantState& tenant, uint32_t slot_bytes, uint64_t request, uint32_t wanted) {
@@ -170,9 +182,10 @@ SpaceResult Space::TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t r
       }
       if (started == Compaction::Started::kStuck) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kTierSick};
     }
-    if (step == Step::kStuck && shares_.AboveCap(tenant, TierKind::kNvme)) step = EvictNvme(tenant, request);
+    if (step == Step::kStuck && shares_.AboveCap(tenant, TierKind::kNvme))
+      step = EvictNvme(tenant, request, slot_charge);
     if (step == Step::kStuck) step = TakeNvmeFromOthers(tenant, slot_bytes);
-    if (step == Step::kStuck) step = EvictNvme(tenant, request);
+    if (step == Step::kStuck) step = EvictNvme(tenant, request, slot_charge);
     if (step == Step::kStuck && WaitsForGuarantee(tenant, TierKind::kNvme, slot_charge)) step = Step::kWait;
     if (step == Step::kWait) return {SpaceOutcome::kWait, SlotId::None(), Refusal::kNone};
     if (step == Step::kStuck) break;
@@ -196,8 +209,10 @@ Space::Step Space::GrowNvme(TenantState& tenant, uint32_t slot_bytes, SlotId aft
   return Step::kRetry;
 }
 
-Space::Step Space::EvictNvme(TenantState& tenant, uint64_t request) {
-  const EntryId victim = Victim(tenant, TierKind::kNvme, request);
+Space::Step Space::EvictNvme(TenantState& tenant, uint64_t request, uint64_t least_bytes) {
+  const bool short_on_disks = Room(tenant, TierKind::kNvme) >= least_bytes;
+  const EntryId victim =
+      short_on_disks ? VictimOnTakingDisk(tenant, request) : Victim(tenant, TierKind::kNvme, request);
   if (!victim.valid()) return Step::kStuck;
   residency_.DropCopy(victim, TierKind::kNvme, DropReason::kOwnSpace);
   return Step::kRetry;

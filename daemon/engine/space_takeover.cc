@@ -203,7 +203,8 @@ Space::Step Space::TakeNvmeFromOthers(TenantState& taker, uint32_t slot_bytes) {
   if (claim == Claim::kNone || (scattered && claim != Claim::kGuarantee)) return Step::kStuck;
   state_.NoteTaking(TierKind::kNvme);
   while (TenantState* victim = shares_.Victim(taker, TierKind::kNvme, claim)) {
-    const EntryId leaf = Victim(*victim, TierKind::kNvme, kNoRequest);
+    const EntryId leaf =
+        scattered ? VictimOnTakingDisk(*victim, kNoRequest) : Victim(*victim, TierKind::kNvme, kNoRequest);
     if (leaf.valid()) {
       residency_.DropCopy(leaf, TierKind::kNvme, DropCause(DropReason::kTakenByOther, taker.id));
       return Step::kRetry;

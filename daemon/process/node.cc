@@ -80,7 +80,7 @@ absl::Status Node::MakeParts() {
   if (!config_.nvme.empty()) {
     if (!config_.nvme_key_file.empty()) nvme_keys_ = std::make_unique<NvmeKeyFile>(config_.nvme_key_file, loop_.get());
     const std::shared_ptr<const cipher::KeyRing> ring = nvme_keys_ != nullptr ? nvme_keys_->ring() : nullptr;
-    KV_ASSIGN_OR_RETURN(nvme_, OpenNvmeStack(config_.nvme.front(), ring, loop_.get(), &clock_));
+    KV_ASSIGN_OR_RETURN(nvme_, OpenNvmeStack(config_.nvme, ring, loop_.get(), &clock_));
   }
   engine::EngineDevices devices;
   devices.clock = &clock_;
@@ -88,10 +88,11 @@ absl::Status Node::MakeParts() {
   devices.nvme = nvme_.tier.get();
   devices.catalog = nvme_.catalog.get();
   devices.ciphers = nvme_.ciphers.get();
+  devices.absent_disks = nvme_.absent_disks();
   engine::EngineOptions options;
   options.eviction = config_.eviction;
   options.removed_grace_ms = config_.removed_grace_ms;
-  if (!config_.nvme.empty()) options.nvme_write_bytes_per_second = config::WriteBytesPerSecond(config_.nvme.front());
+  options.nvme_write_bytes_per_second = nvme_.write_bytes_per_second;
   engine_ = std::make_unique<engine::CacheEngine>(options, devices, policy_->table());
   if (nvme_.tier != nullptr) {
     engine_->Recover([](const absl::Status& status) {
@@ -106,7 +107,7 @@ absl::Status Node::MakeParts() {
   attach_->SetDeletionObserver([this](const engine::DeletionReceipt& receipt, absl::AnyInvocable<void(bool)> kept) {
     audit_->Deleted(receipt, std::move(kept));
   });
-  if (config_.kubernetes.has_value()) WatchTokenKeys();
+  if (config_.kubernetes.has_value()) WatchTokens();
   AuditPolicy();
   policy_->Watch(loop_.get(), [this](const absl::Status& status) { OnPolicyRead(status); });
   parts_.config = &config_;
@@ -123,7 +124,8 @@ absl::Status Node::MakeParts() {
   return absl::OkStatus();
 }
 
-void Node::WatchTokenKeys() {
+void Node::WatchTokens() {
+  policy_->WatchPods([this](const std::vector<std::string>& gone) { attach_->SetGonePods(gone); });
   if (!config_.kubernetes->jwks_file.empty()) {
     token_keys_ = std::make_unique<TokenKeyFile>(
         config_.kubernetes->jwks_file, loop_.get(),
@@ -168,7 +170,11 @@ std::string Node::ReadyLine() const {
   words.push_back(absl::StrCat("policy=", policy_->table()->version()));
   words.push_back(absl::StrCat("dram_bytes=", capacity.bytes[TierIndex(TierKind::kDram)]));
   words.push_back(absl::StrCat("nvme_bytes=", nvme_.tier == nullptr ? 0 : capacity.bytes[TierIndex(TierKind::kNvme)]));
-  if (!nvme_.note.empty()) words.push_back("nvme=offline");
+  if (nvme_.tier == nullptr && !nvme_.disks.empty()) {
+    words.push_back("nvme=offline");
+  } else if (nvme_.absent_disks() > 0) {
+    words.push_back(absl::StrCat("nvme_disks_absent=", nvme_.absent_disks()));
+  }
   return absl::StrCat("ready: ", absl::StrJoin(words, " "));
 }
 

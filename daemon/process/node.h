@@ -44,7 +44,7 @@ class Node : private control::AdminBackend {
   explicit Node(config::NodeConfig config) : config_(std::move(config)) {}
   absl::Status CheckDoorsFree() const;
   absl::Status MakeParts();
-  void WatchTokenKeys();
+  void WatchTokens();
   absl::Status OpenDoors();
   void StartMetrics();
   void OnPolicyRead(const absl::Status& status);

@@ -32,8 +32,10 @@ void NodeAudit::Write(AuditEvent event) {
 
 void NodeAudit::Door(const attach::DoorEvent& event) {
   const bool denied = event.denial != attach::DenialReason::kNone;
-  AuditEvent out(denied ? "deny" : "attach", Keep::kWritten);
+  const bool cut = event.cut != attach::CutReason::kNone;
+  AuditEvent out(denied ? "deny" : cut ? "end" : "attach", Keep::kWritten);
   if (denied) out = std::move(out).With("reason", attach::DenialReasonName(event.denial));
+  if (cut) out = std::move(out).With("reason", attach::CutReasonName(event.cut));
   if (!event.various) {
     out = std::move(out)
               .With("tenant", event.tenant)

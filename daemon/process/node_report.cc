@@ -4,8 +4,10 @@
 #include <array>
 #include <fstream>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "daemon/base/check.h"
 #include "daemon/base/units.h"
 
@@ -19,17 +21,58 @@ uint64_t UptimeMs(const NodeParts& parts) {
 }
 
 // It comes back by itself when the errors stop, or the transfers end.
-std::string UnhealthyNote(const engine::EngineStats& stats) {
-  const bool offline = stats.nvme_state == tier::DeviceState::kOffline;
-  return absl::StrCat("the device is ", tier::DeviceStateName(stats.nvme_state), " (", stats.nvme_read_errors,
-                      " read errors, ", stats.nvme_write_errors, " write errors, ", stats.nvme_quarantined_slots,
+std::string UnhealthyNote(const tier::DiskStats& disk) {
+  const bool offline = disk.state == tier::DeviceState::kOffline;
+  return absl::StrCat("the device is ", tier::DeviceStateName(disk.state), " (", disk.counters.read_errors,
+                      " read errors, ", disk.counters.write_errors, " write errors, ", disk.counters.quarantined_slots,
                       " places kept out of use): ",
                       offline ? "it hangs or failed again and again, what it holds is a miss for now"
                               : "it takes no new blocks, reads go on",
                       "; it is tried again when that stops -> look at the log and at the disk");
 }
 
-std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const engine::EngineStats& stats) {
+std::string NoteOf(const NvmeStackDisk& disk, const tier::DiskStats& stats) {
+  if (stats.state != tier::DeviceState::kHealthy) return UnhealthyNote(stats);
+  if (!disk.file->direct_io()) {
+    return "the file system takes no O_DIRECT: the page cache holds every block a second time -> put the file on ext4, "
+           "xfs or a raw device";
+  }
+  if (stats.counters.quarantined_slots == 0) return disk.engine_note;
+  return absl::StrCat(stats.counters.quarantined_slots,
+                      " places of the device failed a write and are kept out of use -> look at the disk (smartctl)");
+}
+
+std::vector<tier::ConfiguredDisk> DisksOf(const NvmeStack& nvme, const engine::EngineStats& stats) {
+  std::vector<tier::ConfiguredDisk> disks;
+  size_t next = 0;  // of those that are there
+  for (const NvmeStackDisk& disk : nvme.disks) {
+    tier::ConfiguredDisk& out = disks.emplace_back();
+    out.path = disk.path;
+    out.present = disk.file != nullptr;
+    out.note = disk.note;
+    if (!out.present) continue;
+    KV_CHECK(next < stats.nvme_disks.size());
+    out.stats = stats.nvme_disks[next++];
+    out.io_engine = device::IoEngineName(disk.engine);
+    out.note = NoteOf(disk, out.stats);
+  }
+  return disks;
+}
+
+// That of one disk is the tier's own. Of several each says which it is of, unless it is of all of them.
+std::string NoteOf(const std::vector<tier::ConfiguredDisk>& disks) {
+  const bool same = std::all_of(disks.begin(), disks.end(),
+                                [&](const tier::ConfiguredDisk& disk) { return disk.note == disks.front().note; });
+  if (same) return disks.empty() ? "" : disks.front().note;
+  std::vector<std::string> notes;
+  for (const tier::ConfiguredDisk& disk : disks) {
+    if (!disk.note.empty()) notes.push_back(absl::StrCat(disk.path, ": ", disk.note));
+  }
+  return absl::StrJoin(notes, "; ");
+}
+
+std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const engine::EngineStats& stats,
+                                                  const std::vector<tier::ConfiguredDisk>& disks) {
   std::array<control::TierView, kTierCount> tiers;
   control::TierView& dram = tiers[TierIndex(TierKind::kDram)];
   dram.configured = parts.config->dram_bytes > 0;
@@ -41,21 +84,7 @@ std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const 
   control::TierView& nvme = tiers[TierIndex(TierKind::kNvme)];
   nvme.configured = !parts.config->nvme.empty();
   nvme.healthy = nvme.configured && stats.nvme_present && stats.nvme_state == tier::DeviceState::kHealthy;
-  nvme.note = parts.nvme->note;
-  if (nvme.configured && stats.nvme_present && !nvme.healthy) {
-    nvme.note = UnhealthyNote(stats);
-  } else if (parts.nvme->file != nullptr && !parts.nvme->file->direct_io()) {
-    nvme.note =
-        "the file system takes no O_DIRECT: the page cache holds every block a second time -> put the file on ext4, "
-        "xfs or a "
-        "raw device";
-  } else if (stats.nvme_quarantined_slots > 0) {
-    nvme.note =
-        absl::StrCat(stats.nvme_quarantined_slots,
-                     " places of the device failed a write and are kept out of use -> look at the disk (smartctl)");
-  } else if (nvme.note.empty()) {
-    nvme.note = parts.nvme->engine_note;
-  }
+  nvme.note = NoteOf(disks);
   if (nvme.note.empty() && stats.write_budget_scarce) {
     nvme.note =
         absl::StrCat("its write budget of ", stats.write_budget_bytes_per_second,
@@ -104,7 +133,8 @@ control::NodeView ViewOf(const NodeParts& parts) {
   for (const engine::TenantStats& tenant : view.engine.tenants) {
     if (tenant.removed) view.removed_tenants.insert(tenant.name);
   }
-  view.tiers = TiersOf(parts, view.engine);
+  view.disks = DisksOf(*parts.nvme, view.engine);
+  view.tiers = TiersOf(parts, view.engine, view.disks);
   attach::AttachStats attach = parts.attach->stats();
   for (attach::SessionInfo& session : attach.session_list) {
     control::SessionView& out = view.sessions.emplace_back();
@@ -127,8 +157,8 @@ control::NodeView ViewOf(const NodeParts& parts) {
   view.reclaims = attach.reclaims;
   view.recent_reclaim_us = std::move(attach.recent_reclaim_us);
   view.huge_pages = parts.memory->HugePages();
-  view.direct_io = parts.nvme->file != nullptr && parts.nvme->file->direct_io();
-  if (parts.nvme->file != nullptr) view.io_engine = device::IoEngineName(parts.nvme->engine);
+  view.direct_io = parts.nvme->direct_io();
+  if (parts.nvme->tier != nullptr) view.io_engine = device::IoEngineName(parts.nvme->engine());
   if (parts.nvme_keys != nullptr) {
     view.nvme_key_id = parts.nvme_keys->ring()->keys()->newest();
     view.nvme_keys = static_cast<uint32_t>(parts.nvme_keys->ring()->keys()->size());
@@ -160,7 +190,8 @@ telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {
   telemetry::NodeMetrics metrics;
   metrics.engine = ShownStats(parts.engine->stats());
   metrics.attach = parts.attach->stats();
-  const std::array<control::TierView, kTierCount> tiers = TiersOf(parts, metrics.engine);
+  metrics.disks = DisksOf(*parts.nvme, metrics.engine);
+  const std::array<control::TierView, kTierCount> tiers = TiersOf(parts, metrics.engine, metrics.disks);
   for (size_t i = 0; i < kTierCount; ++i) {
     metrics.tier_configured[i] = tiers[i].configured;
     metrics.tier_healthy[i] = tiers[i].healthy;
@@ -177,11 +208,9 @@ telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {
   metrics.rss_bytes = OwnResidentBytes();
   metrics.bugs = BugCount();
   metrics.huge_pages = parts.memory->HugePages();
-  if (parts.nvme->file != nullptr) {
-    metrics.direct_io = parts.nvme->file->direct_io();
-    metrics.io_uring = parts.nvme->engine == device::IoEngine::kUring;
-    metrics.io_overdue = parts.nvme->file->Overdue();
-  }
+  metrics.direct_io = parts.nvme->direct_io();
+  metrics.io_uring = parts.nvme->tier != nullptr && parts.nvme->engine() == device::IoEngine::kUring;
+  for (const tier::ConfiguredDisk& disk : metrics.disks) metrics.io_overdue += disk.stats.overdue_transfers;
   metrics.version = KVARTAL_VERSION;
   return metrics;
 }

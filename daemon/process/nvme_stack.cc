@@ -1,5 +1,6 @@
 #include "daemon/process/nvme_stack.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -7,17 +8,11 @@
 #include "daemon/base/limits.h"
 #include "daemon/base/log.h"
 #include "daemon/device/fair_block_file.h"
+#include "daemon/tier/disk_catalogs.h"
+#include "daemon/tier/nvme_disk.h"
 
 namespace kvartal::process {
 namespace {
-
-NvmeStack Offline(const absl::Status& why) {
-  NvmeStack stack;
-  stack.note =
-      absl::StrCat("offline since the start of the daemon: ", why.message(), "; restart kvartald when that is done");
-  Log(LogLevel::kError, "node", "nvme ", stack.note, ". Serving without it");
-  return stack;
-}
 
 std::optional<device::IoEngine> EngineOf(const config::NvmeConfig& config) {
   if (config.io == "uring") return device::IoEngine::kUring;
@@ -25,39 +20,98 @@ std::optional<device::IoEngine> EngineOf(const config::NvmeConfig& config) {
   return std::nullopt;
 }
 
+struct OpenDisk {
+  NvmeStackDisk stack;
+  std::shared_ptr<tier::NvmeDisk> disk;
+  std::unique_ptr<tier::NvmeCatalog> catalog;
+};
+
+absl::StatusOr<std::unique_ptr<device::BlockFile>> OpenFile(const config::NvmeConfig& config, Executor* executor,
+                                                            NvmeStackDisk* out) {
+  device::BlockFileOptions options;
+  options.path = config.path;
+  options.size_bytes = config.size_bytes;
+  options.depth = config.io_threads;
+  options.engine = EngineOf(config);
+  options.queue_max = kDiskQueueMax;
+  KV_ASSIGN_OR_RETURN(device::OpenedBlockFile disk, device::OpenBlockFile(options, executor));
+  out->engine = disk.engine;
+  out->engine_note = disk.note;
+  device::FairBlockFileOptions turns;
+  turns.under_way_min = static_cast<size_t>(config.io_threads) * kDiskTransfersPerPlace;
+  return device::NewFairBlockFile(std::move(disk.file), turns);
+}
+
+absl::Status OpenOn(const config::NvmeConfig& config, Executor* executor, const Clock* clock, OpenDisk* out) {
+  auto disk = tier::NvmeDisk::Open(out->stack.file.get(), clock);
+  if (!disk.ok()) {
+    return absl::Status(disk.status().code(), absl::StrCat(config.path, ": ", disk.status().message()));
+  }
+  tier::CatalogOptions options;
+  options.path = absl::StrCat(config.path, ".catalog");
+  options.device_id = (*disk)->device_id();
+  KV_ASSIGN_OR_RETURN(out->catalog, tier::OpenRocksCatalog(options, executor));
+  out->disk = *std::move(disk);
+  return absl::OkStatus();
+}
+
+// Not OK: the file is another process's. Else it has a disk, or a note.
+absl::StatusOr<OpenDisk> OpenOne(const config::NvmeConfig& config, Executor* executor, const Clock* clock) {
+  OpenDisk out;
+  out.stack.path = config.path;
+  absl::StatusOr<std::unique_ptr<device::BlockFile>> file = OpenFile(config, executor, &out.stack);
+  if (absl::IsFailedPrecondition(file.status())) return file.status();
+  absl::Status status = file.status();
+  if (status.ok()) {
+    out.stack.file = *std::move(file);
+    status = OpenOn(config, executor, clock, &out);
+  }
+  if (status.ok()) return out;
+  out.disk = nullptr;
+  out.stack.file = nullptr;
+  out.stack.note =
+      absl::StrCat("offline since the start of the daemon: ", status.message(), "; restart kvartald when that is done");
+  Log(LogLevel::kError, "node", "nvme ", out.stack.note, ". Serving without it");
+  return out;
+}
+
 }  // namespace
 
-absl::StatusOr<NvmeStack> OpenNvmeStack(const config::NvmeConfig& config,
+uint32_t NvmeStack::absent_disks() const {
+  return static_cast<uint32_t>(
+      std::count_if(disks.begin(), disks.end(), [](const NvmeStackDisk& disk) { return disk.file == nullptr; }));
+}
+
+bool NvmeStack::direct_io() const {
+  return tier != nullptr && std::all_of(disks.begin(), disks.end(), [](const NvmeStackDisk& disk) {
+           return disk.file == nullptr || disk.file->direct_io();
+         });
+}
+
+device::IoEngine NvmeStack::engine() const {
+  const bool all_uring = std::all_of(disks.begin(), disks.end(), [](const NvmeStackDisk& disk) {
+    return disk.file == nullptr || disk.engine == device::IoEngine::kUring;
+  });
+  return all_uring ? device::IoEngine::kUring : device::IoEngine::kPool;
+}
+
+absl::StatusOr<NvmeStack> OpenNvmeStack(const std::vector<config::NvmeConfig>& config,
                                         const std::shared_ptr<const cipher::KeyRing>& keys, Executor* executor,
                                         const Clock* clock) {
   NvmeStack stack;
-  device::BlockFileOptions file_options;
-  file_options.path = config.path;
-  file_options.size_bytes = config.size_bytes;
-  file_options.depth = config.io_threads;
-  file_options.engine = EngineOf(config);
-  file_options.queue_max = kDiskQueueMax;
-  absl::StatusOr<device::OpenedBlockFile> disk = device::OpenBlockFile(file_options, executor);
-  if (absl::IsFailedPrecondition(disk.status())) return disk.status();
-  if (!disk.ok()) return Offline(disk.status());
-  stack.engine = disk->engine;
-  stack.engine_note = disk->note;
-  device::FairBlockFileOptions turns;
-  turns.under_way_min = static_cast<size_t>(config.io_threads) * kDiskTransfersPerPlace;
-  stack.file = device::NewFairBlockFile(std::move(disk->file), turns);
-
-  absl::StatusOr<std::unique_ptr<tier::NvmeTier>> opened = tier::NvmeTier::Open(stack.file.get(), clock);
-  if (!opened.ok()) {
-    return Offline(absl::Status(opened.status().code(), absl::StrCat(config.path, ": ", opened.status().message())));
+  std::vector<std::shared_ptr<tier::NvmeDisk>> disks;
+  std::vector<std::unique_ptr<tier::NvmeCatalog>> catalogs;
+  for (const config::NvmeConfig& one : config) {
+    KV_ASSIGN_OR_RETURN(OpenDisk opened, OpenOne(one, executor, clock));
+    stack.disks.push_back(std::move(opened.stack));
+    if (opened.disk == nullptr) continue;
+    disks.push_back(std::move(opened.disk));
+    catalogs.push_back(std::move(opened.catalog));
+    stack.write_bytes_per_second += config::WriteBytesPerSecond(one);
   }
-  stack.tier = *std::move(opened);
-
-  tier::CatalogOptions catalog_options;
-  catalog_options.path = absl::StrCat(config.path, ".catalog");
-  catalog_options.device_id = stack.tier->device_id();
-  absl::StatusOr<std::unique_ptr<tier::NvmeCatalog>> catalog = tier::OpenRocksCatalog(catalog_options, executor);
-  if (!catalog.ok()) return Offline(catalog.status());
-  stack.catalog = *std::move(catalog);
+  if (disks.empty()) return stack;
+  stack.tier = std::make_unique<tier::NvmeTier>(std::move(disks));
+  stack.catalog = std::make_unique<tier::DiskCatalogs>(std::move(catalogs), stack.tier->map());
   if (keys != nullptr) stack.ciphers = std::make_unique<tier::TenantCiphers>(keys, stack.catalog.get());
   return stack;
 }

@@ -1,9 +1,10 @@
-// The NVMe tier of a node with what it stands on: data file, tier, catalog. All there, or none and a note that says
-// why. Confined to the engine loop.
+// The NVMe tier of a node with what it stands on: disks, tier, catalogs. All there, or none and a note that says why;
+// of several disks those that can be opened. Confined to the engine loop.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "daemon/base/clock.h"
 #include "daemon/base/event_loop.h"
@@ -16,21 +17,34 @@
 
 namespace kvartal::process {
 
-// Members are destroyed last to first: who uses another before it.
-struct NvmeStack {
-  std::unique_ptr<device::BlockFile> file;
-  std::unique_ptr<tier::NvmeTier> tier;
-  std::unique_ptr<tier::NvmeCatalog> catalog;
-  std::unique_ptr<tier::TenantCiphers> ciphers;  // on a node that has keys
-  std::string note;                              // why the tier is offline and what to do; empty when it serves
+// A disk of the configuration.
+struct NvmeStackDisk {
+  std::string path;
+  std::unique_ptr<device::BlockFile> file;  // null: it is absent until the next start
+  std::string note;                         // why, and what to do
   device::IoEngine engine = device::IoEngine::kPool;
   std::string engine_note;  // why it is not io_uring, though nobody asked for the pool
 };
 
-// A full disk, a foreign file, another format version: a stack with a note, and the node serves without the tier.
-// FailedPrecondition: another process holds the file; going on would make two daemons out of one by accident.
+// Members are destroyed last to first: who uses another before it.
+struct NvmeStack {
+  std::vector<NvmeStackDisk> disks;      // as they are configured; those with a file are the tier's, in this order
+  std::unique_ptr<tier::NvmeTier> tier;  // null: no disk could be opened
+  std::unique_ptr<tier::NvmeCatalog> catalog;
+  std::unique_ptr<tier::TenantCiphers> ciphers;  // on a node that has keys
+  // What the disks that are there may be written a second, for them to last; 0: it does not matter.
+  uint64_t write_bytes_per_second = 0;
+
+  uint32_t absent_disks() const;
+  // Of those that are there; false, or the pool, when it is so of one of them.
+  bool direct_io() const;
+  device::IoEngine engine() const;
+};
+
+// A full disk, a foreign file, another format version: a disk with a note, and the node serves without it.
+// FailedPrecondition: another process holds a file; going on would make two daemons out of one by accident.
 // `keys` may be null: a node that encrypts nothing.
-absl::StatusOr<NvmeStack> OpenNvmeStack(const config::NvmeConfig& config,
+absl::StatusOr<NvmeStack> OpenNvmeStack(const std::vector<config::NvmeConfig>& config,
                                         const std::shared_ptr<const cipher::KeyRing>& keys, Executor* executor,
                                         const Clock* clock);
 

@@ -308,6 +308,29 @@ void AddLatencyFamilies(const engine::EngineStats& engine, std::vector<prometheu
   for (prometheus::MetricFamily* family : {&load, &reserve, &refusal}) out->push_back(std::move(*family));
 }
 
+void AddDiskFamilies(const std::vector<tier::ConfiguredDisk>& disks, std::vector<prometheus::MetricFamily>* out) {
+  constexpr double kAbsent = 3;  // beyond the states of one that is there
+  FamilyBuilder state(kDiskState), errors(kDiskErrors);
+  FamilyBuilder capacity(kDiskCapacity), used(kDiskUsed), queued(kDiskQueued), written(kDiskWritten), read(kDiskRead);
+  for (const tier::ConfiguredDisk& disk : disks) {
+    const Labels labels = {{kLabelDisk, disk.path}};
+    state.Add(labels, disk.present ? static_cast<double>(disk.stats.state) : kAbsent);
+    if (!disk.present) continue;
+    const tier::NvmeCounters& counters = disk.stats.counters;
+    capacity.Add(labels, static_cast<double>(disk.stats.capacity_bytes));
+    used.Add(labels, static_cast<double>(disk.stats.granted_bytes));
+    queued.Add(labels, static_cast<double>(disk.stats.queued_bytes));
+    written.Add(labels, static_cast<double>(counters.bytes_written));
+    read.Add(labels, static_cast<double>(counters.bytes_read));
+    errors.Add({{kLabelDisk, disk.path}, {kLabelKind, "read"}}, static_cast<double>(counters.read_errors));
+    errors.Add({{kLabelDisk, disk.path}, {kLabelKind, "write"}}, static_cast<double>(counters.write_errors));
+    errors.Add({{kLabelDisk, disk.path}, {kLabelKind, "mismatch"}}, static_cast<double>(counters.mismatches()));
+  }
+  for (FamilyBuilder* family : {&state, &capacity, &used, &queued, &written, &read, &errors}) {
+    out->push_back(family->Take());
+  }
+}
+
 void AddNodeFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricFamily>* out) {
   const engine::EngineStats& engine = metrics.engine;
   AddSingle(kIndexEntries, static_cast<double>(engine.entries), out);
@@ -361,6 +384,7 @@ std::vector<prometheus::MetricFamily> ToFamilies(const NodeMetrics& metrics) {
   AddTierFamilies(metrics, &families);
   AddLatencyFamilies(metrics.engine, &families);
   AddAttachFamilies(metrics.attach, &families);
+  AddDiskFamilies(metrics.disks, &families);
   AddNodeFamilies(metrics, &families);
   return families;
 }

@@ -1,5 +1,6 @@
 // Every metric of the daemon, its help text and its labels: dashboards and alerts are written against this file.
-// Labels: tenant_namespace and tenant (the two halves of "<namespace>/<policy>"), tier (hbm, dram, nvme), reason, sla.
+// Labels: tenant_namespace and tenant (the two halves of "<namespace>/<policy>"), tier (hbm, dram, nvme), reason, sla,
+// disk (the path of its file, as configured: sixteen at most).
 // Names ending in _total are counters since the start of the process, those ending in _duration_seconds histograms, all
 // others gauges. Latencies are told by SLA tier: by tenant they would be a hundred lines each.
 #pragma once
@@ -18,6 +19,7 @@ inline constexpr const char* kLabelReason = "reason";
 inline constexpr const char* kLabelVersion = "version";
 inline constexpr const char* kLabelKind = "kind";
 inline constexpr const char* kLabelSla = "sla";
+inline constexpr const char* kLabelDisk = "disk";
 // What tenants beyond kMetricTenantsMax are summed under.
 inline constexpr const char* kOtherTenants = "other";
 
@@ -133,6 +135,19 @@ inline constexpr MetricName kNvmeState{"kvartal_nvme_device_state",
                                        "0: healthy; 1: degraded, no new blocks; 2: offline, no reads either"};
 inline constexpr MetricName kNvmeQuarantined{"kvartal_nvme_quarantined_slots",
                                              "Places kept out of use because their last write failed"};
+inline constexpr MetricName kDiskState{
+    "kvartal_nvme_disk_state",
+    "Of one disk, by its path: 0: healthy; 1: degraded; 2: offline; 3: absent since the start of the daemon"};
+inline constexpr MetricName kDiskCapacity{"kvartal_nvme_disk_capacity_bytes", "What blocks may cover on the disk"};
+inline constexpr MetricName kDiskUsed{"kvartal_nvme_disk_used_bytes", "Bytes of blocks and their headers on the disk"};
+inline constexpr MetricName kDiskQueued{"kvartal_nvme_disk_queued_bytes",
+                                        "Bytes of blocks whose transfer waits for the disk or is under way"};
+inline constexpr MetricName kDiskWritten{"kvartal_nvme_disk_written_bytes_total",
+                                         "Bytes of blocks and their headers written to the disk"};
+inline constexpr MetricName kDiskRead{"kvartal_nvme_disk_read_bytes_total",
+                                      "Bytes of blocks and their headers read from the disk"};
+inline constexpr MetricName kDiskErrors{"kvartal_nvme_disk_errors_total",
+                                        "Errors of the disk by kind: read, write (the device), mismatch (wrong bytes)"};
 inline constexpr MetricName kNvmeWritten{"kvartal_nvme_written_bytes_total",
                                          "Bytes of blocks and their headers written to the disk"};
 inline constexpr MetricName kWriteBudget{"kvartal_nvme_write_budget_bytes_per_second",

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "daemon/attach/attach_stats.h"
 #include "daemon/block/tier_kind.h"
@@ -17,6 +18,7 @@ struct NodeMetrics {
   attach::AttachStats attach;
   std::array<bool, kTierCount> tier_configured{};
   std::array<bool, kTierCount> tier_healthy{};
+  std::vector<tier::ConfiguredDisk> disks;  // of the NVMe tier; their number is bounded by kDisksMax
   uint64_t policy_age_ms = 0;
   std::optional<uint64_t> operator_away_ms;  // absent where policy comes from a folder
   uint64_t policy_reload_failures = 0;

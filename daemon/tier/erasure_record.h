@@ -27,6 +27,8 @@ struct ErasureRecord {
   uint64_t blocks = 0;
   uint64_t dram_bytes = 0, nvme_bytes = 0;
   uint64_t unzeroed_blocks = 0;
+
+  friend bool operator==(const ErasureRecord&, const ErasureRecord&) = default;
 };
 
 // All but the id, which is the key.

@@ -14,6 +14,7 @@
 #include "daemon/base/event_loop.h"
 #include "daemon/base/ids.h"
 #include "daemon/base/status.h"
+#include "daemon/tier/disk_set.h"
 #include "daemon/tier/erasure_record.h"
 #include "daemon/tier/nvme_format.h"
 
@@ -36,6 +37,8 @@ struct OwnerSalt {
   OwnerUidHash owner{};
   cipher::Salt salt{};
   int64_t made_wall_ms = 0;
+
+  friend bool operator==(const OwnerSalt&, const OwnerSalt&) = default;
 };
 
 class NvmeCatalog {
@@ -47,8 +50,10 @@ class NvmeCatalog {
   [[nodiscard]] virtual bool Put(const CatalogRecord& record, absl::AnyInvocable<void(absl::Status)> done) = 0;
   // Forgets a slot. Never refused: queued beside the Puts (its number is bounded by the number of slots).
   virtual void Delete(SlotId slot) = 0;
-  // Changes the times of the record of a slot, when there is one. False when kCatalogQueueMax operations are waiting.
-  [[nodiscard]] virtual bool Refresh(SlotId slot, const RecordTimes& times) = 0;
+  // Changes the times of the record of a slot, when there is one. `done` as of Put: what failed is the caller's to ask
+  // for again. False when kCatalogQueueMax operations are waiting.
+  [[nodiscard]] virtual bool Refresh(SlotId slot, const RecordTimes& times,
+                                     absl::AnyInvocable<void(absl::Status)> done) = 0;
   // A date that the next life must not fall behind, as it must not behind that of any record. Never refused: asked for
   // now and then.
   virtual void KeepTime(int64_t wall_ms) = 0;
@@ -59,7 +64,7 @@ class NvmeCatalog {
   virtual void PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms,
                             absl::AnyInvocable<void(absl::Status)> done) = 0;
   // In place of an owner's earlier one. Never refused, and in order with Put: a record that is put later is not told to
-  // survive before the salt does.
+  // survive before the salt does. While one cannot be written, Puts of encrypted blocks fail, and no others.
   virtual void PutSalt(const OwnerSalt& salt) = 0;
   // Those that were kept when this was opened. They outlive a catalog that was lost.
   virtual std::vector<OwnerSalt> salts() const = 0;
@@ -73,15 +78,16 @@ class NvmeCatalog {
   // As of this open: what was committed before that is erased, wherever it is found.
   virtual std::map<OwnerUidHash, int64_t> tombstones() const = 0;
 
-  // Streams every record in batches, then `done`. Those that a tombstone covers come last and are marked: what is alive
-  // must find its place first. Batches run on the engine loop; once at start.
+  // Streams every record in batches, then `done`. Of each disk those that a tombstone covers come last and are marked:
+  // what is alive must find its place first. Batches run on the engine loop; once at start.
   virtual void Load(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch,
                     absl::AnyInvocable<void(absl::Status)> done) = 0;
   // Sync of the write-ahead log, for a drain. `done` on the engine loop.
   virtual void Flush(absl::AnyInvocable<void(absl::Status)> done) = 0;
-  // As of this open: blocks may be on the device that have no record here, since the database was absent or unreadable
-  // once. The caller reads the headers of the file as well. So does every later life, until one says MarkComplete.
-  virtual bool incomplete() const = 0;
+  // As of this open: disks with blocks that may have no record here, since the database was absent or unreadable once,
+  // or is an earlier build's. The caller reads their headers as well. So does every later life, until one says
+  // MarkComplete.
+  virtual DiskSet incomplete() const = 0;
   // Every block that the headers told of has its record, or is gone.
   virtual void MarkComplete() = 0;
 };

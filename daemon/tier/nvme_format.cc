@@ -273,16 +273,17 @@ void EncodeBlockRecord(const BlockHeader& in, std::span<std::byte> out) {
 }
 
 absl::StatusOr<BlockHeader> DecodeBlockRecord(std::span<const std::byte> in) {
-  if (in.size() != kBlockRecordBytes) {
+  const bool keyless = in.size() == kBlockRecordBytes - sizeof(uint32_t);
+  if (in.size() != kBlockRecordBytes && !keyless) {
     return absl::DataLossError(absl::StrCat("catalog record: ", in.size(), " bytes, expected ", kBlockRecordBytes));
   }
   const auto version = Load<uint32_t>(in, 0);
-  if (version != kCatalogVersion) {
+  if (version != (keyless ? kKeylessCatalogVersion : kCatalogVersion)) {
     return absl::FailedPreconditionError(
         absl::StrCat("catalog record: format version ", version, ", this build reads ", kCatalogVersion));
   }
   absl::StatusOr<BlockHeader> header = GetBlockFields("catalog record", FieldReader(in.subspan(sizeof(version))));
-  if (header.ok()) header->seal.key_id = Load<uint32_t>(in, kBlockRecordBytes - sizeof(uint32_t));
+  if (header.ok() && !keyless) header->seal.key_id = Load<uint32_t>(in, kBlockRecordBytes - sizeof(uint32_t));
   return header;
 }
 

@@ -21,8 +21,11 @@ namespace kvartal::tier {
 inline constexpr uint32_t kNvmeFormatVersion = 1;
 // Of the header of an encrypted block alone: a build that cannot decrypt takes it for a miss.
 inline constexpr uint32_t kNvmeEncryptedVersion = 2;
-// Of the catalog and its records. One of another version is set aside, and the headers are read.
+// Of the catalog and its records.
 inline constexpr uint32_t kCatalogVersion = 2;
+// Of one that knows no numbers of keys. It is read on, since it has what is erased and owed, and the headers are read,
+// too. One of any other version is set aside.
+inline constexpr uint32_t kKeylessCatalogVersion = 1;
 using OwnerUidHash = std::array<uint8_t, 16>;  // of the tenant's uid: owners survive renaming and restarts
 
 // Who a block is, everywhere outside this process. What a header must say for a read to count.
@@ -78,7 +81,8 @@ absl::StatusOr<BlockHeader> DecodeBlockHeader(std::span<const std::byte> in, uin
 // What of an encoded header its encrypted payload is bound to: everything before the tag.
 std::span<const std::byte> BoundToPayload(std::span<const std::byte> header_page);
 
-// The same fields packed, and the number of the key: the value of a catalog record.
+// The same fields packed, and the number of the key: the value of a catalog record. One of kKeylessCatalogVersion is
+// decoded as well: its block counts as one in the clear until its header says more.
 inline constexpr size_t kBlockRecordBytes = 176;
 void EncodeBlockRecord(const BlockHeader& in, std::span<std::byte> out);
 absl::StatusOr<BlockHeader> DecodeBlockRecord(std::span<const std::byte> in);

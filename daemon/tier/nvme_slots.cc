@@ -65,9 +65,20 @@ void NvmeSlots::Give(DomainId domain, SlotId slot) {
   MakeEmpty(slot);
 }
 
+uint64_t NvmeSlots::RunBytesOf(SlotId slot) const {
+  const auto it = slots_.find(slot);
+  return it == slots_.end() ? 0 : it->second.run_bytes;
+}
+
+void NvmeSlots::BeginTransfer(SlotId slot) {
+  ++Taken(slot).transfers;
+  transferring_bytes_ += ExtentBytes(PayloadBytesOf(slot));
+}
+
 void NvmeSlots::EndTransfer(SlotId slot) {
   Slot& state = Taken(slot);
   KV_CHECK(state.transfers > 0);
+  transferring_bytes_ -= ExtentBytes(PayloadBytesOf(slot));
   if (--state.transfers == 0 && state.give_later) MakeEmpty(slot);
 }
 
@@ -78,6 +89,7 @@ void NvmeSlots::MakeEmpty(SlotId slot) {
   state.give_later = false;
   state.generation = 0;
   state.key_id = 0;
+  state.run_bytes = 0;
   state.holder = EntryId::None();
   used_bytes_ -= ExtentBytes(payload_bytes);
   --slots_taken_;

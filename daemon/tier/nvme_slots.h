@@ -46,10 +46,13 @@ class NvmeSlots {
   void SetProven(SlotId slot) { Taken(slot).proven = true; }
   // What it holds, so that it can be asked about; a slot that is given forgets it.
   void SetHolder(SlotId slot, EntryId holder) { Taken(slot).holder = holder; }
+  // Of the chain it is part of, what lies on this disk together up to it and with it; 0: not known.
+  uint64_t RunBytesOf(SlotId slot) const;
+  void SetRunBytes(SlotId slot, uint64_t bytes) { Taken(slot).run_bytes = static_cast<uint32_t>(bytes); }
   // A slot whose last write failed is kept out of use for a while once it leaves its domain.
   void SetWriteFailed(SlotId slot, bool failed) { Taken(slot).write_failed = failed; }
   bool Idle(SlotId slot) const { return Taken(slot).transfers == 0; }
-  void BeginTransfer(SlotId slot) { ++Taken(slot).transfers; }
+  void BeginTransfer(SlotId slot);
   void EndTransfer(SlotId slot);
 
   // Emptying a segment: see SegmentTable. One with a slot that is kept out of use cannot become empty.
@@ -61,6 +64,8 @@ class NvmeSlots {
   uint64_t granted_bytes() const { return granted_bytes_; }
   uint64_t used_bytes() const { return used_bytes_; }
   uint64_t slots_taken() const { return slots_taken_; }
+  // Of slots with a transfer under way, once for each.
+  uint64_t transferring_bytes() const { return transferring_bytes_; }
   size_t quarantined() const { return quarantine_.size(); }
 
  private:
@@ -74,6 +79,7 @@ class NvmeSlots {
     bool proven = true;
     bool give_later = false;
     bool write_failed = false;
+    uint32_t run_bytes = 0;
   };
   struct Domain {
     uint64_t empty_bytes = 0;
@@ -95,6 +101,7 @@ class NvmeSlots {
   uint64_t granted_bytes_ = 0;
   uint64_t used_bytes_ = 0;
   uint64_t slots_taken_ = 0;
+  uint64_t transferring_bytes_ = 0;
 };
 
 }  // namespace kvartal::tier

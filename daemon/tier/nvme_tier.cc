@@ -1,6 +1,7 @@
 #include "daemon/tier/nvme_tier.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <utility>
 
@@ -8,13 +9,18 @@
 #include "daemon/base/check.h"
 #include "daemon/base/limits.h"
 #include "daemon/base/units.h"
-#include "daemon/tier/nvme_superblock.h"
-#include "daemon/tier/nvme_tier_state.h"
+#include "daemon/tier/nvme_disk.h"
 
 namespace kvartal::tier {
 namespace {
 
 uint32_t PayloadOf(uint32_t slot_bytes) { return static_cast<uint32_t>(RoundUp(slot_bytes, kSlotAlignBytes)); }
+
+std::vector<uint64_t> SizesOf(const std::vector<std::shared_ptr<NvmeDisk>>& disks) {
+  std::vector<uint64_t> sizes;
+  for (const auto& disk : disks) sizes.push_back(disk->size_bytes());
+  return sizes;
+}
 
 }  // namespace
 
@@ -22,84 +28,272 @@ uint64_t SegmentBytesFor(uint64_t file_bytes) {
   return std::clamp(std::bit_floor(std::max<uint64_t>(file_bytes / 64, 1)), kSegmentMinBytes, kSegmentMaxBytes);
 }
 
-NvmeTier::NvmeTier(std::shared_ptr<State> state) : state_(std::move(state)) {}
-NvmeTier::~NvmeTier() { state_->Close(); }
-
 absl::StatusOr<std::unique_ptr<NvmeTier>> NvmeTier::Open(device::BlockFile* file, const Clock* clock) {
-  KV_ASSIGN_OR_RETURN(const Superblock superblock, OpenSuperblock(file));
-  return std::unique_ptr<NvmeTier>(new NvmeTier(std::make_shared<State>(file, clock, superblock)));
+  KV_ASSIGN_OR_RETURN(std::shared_ptr<NvmeDisk> disk, NvmeDisk::Open(file, clock));
+  std::vector<std::shared_ptr<NvmeDisk>> one;
+  one.push_back(std::move(disk));
+  return std::make_unique<NvmeTier>(std::move(one));
 }
 
-const std::string& NvmeTier::device_id() const { return state_->device_id(); }
-DeviceState NvmeTier::device_state() const { return state_->device_state(); }
-const NvmeCounters& NvmeTier::counters() const { return state_->counters(); }
+NvmeTier::NvmeTier(std::vector<std::shared_ptr<NvmeDisk>> disks) : disks_(std::move(disks)), map_(SizesOf(disks_)) {
+  KV_CHECK(!disks_.empty() && disks_.size() <= kDisksMax);
+}
+
+NvmeTier::~NvmeTier() {
+  for (const auto& disk : disks_) disk->Close();
+}
+
+NvmeTier::Place NvmeTier::At(SlotId slot) const {
+  const std::optional<DiskMap::Place> place = map_.Find(slot);
+  KV_CHECK(place.has_value());
+  return {disks_[place->disk], place->slot};
+}
+
+// --- what the disks are
+
+const std::string& NvmeTier::device_id(size_t disk) const { return disks_[disk]->device_id(); }
+
+DeviceState NvmeTier::device_state() const {
+  DeviceState best = DeviceState::kOffline;
+  for (const auto& disk : disks_) best = std::min(best, disk->device_state());
+  return best;
+}
+
+DeviceState NvmeTier::DeviceStateOf(SlotId slot) const { return At(slot).disk->device_state(); }
+
+std::vector<DiskStats> NvmeTier::disk_stats() const {
+  std::vector<DiskStats> stats;
+  for (const auto& disk : disks_) stats.push_back(disk->Stats());
+  return stats;
+}
+
+NvmeCounters NvmeTier::counters() const {
+  NvmeCounters sum;
+  for (const auto& disk : disks_) sum += disk->Stats().counters;
+  return sum;
+}
+
+TierStats NvmeTier::stats() const {
+  TierStats stats;
+  for (const auto& disk : disks_) {
+    const NvmeSlots& slots = disk->slots();
+    stats.capacity_bytes += disk->capacity_bytes();
+    stats.granted_bytes += slots.granted_bytes();
+    stats.used_bytes += slots.used_bytes();
+    stats.slots_used += slots.slots_taken();
+  }
+  stats.healthy = device_state() == DeviceState::kHealthy;
+  return stats;
+}
+
+// --- slots
+
+std::optional<size_t> NvmeTier::Choose(uint32_t slot_bytes, const std::optional<ChainRun>& run) const {
+  std::array<DiskLoad, kDisksMax> loads;
+  for (size_t i = 0; i < disks_.size(); ++i) loads[i] = disks_[i]->LoadFor(slot_bytes);
+  return ChooseDisk({loads.data(), disks_.size()}, run);
+}
 
 uint64_t NvmeTier::GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const {
-  return state_->GrowthBytes(slot_bytes, at_most_bytes);
+  uint64_t bytes = 0;
+  for (const auto& disk : disks_) bytes = std::max(bytes, disk->GrowthBytes(slot_bytes, at_most_bytes));
+  return bytes;
 }
+
+// What leaves a segment stays on its disk where it can: nothing else grows without saying what it goes behind.
 void NvmeTier::Grow(DomainId domain, uint32_t slot_bytes, uint64_t growth_bytes, GrowDone done) {
   KV_CHECK(slot_bytes > 0 && growth_bytes == NvmeSlots::ExtentBytes(PayloadOf(slot_bytes)));
-  const bool grown = state_->slots().Grow(domain, PayloadOf(slot_bytes));
+  std::optional<size_t> disk = LeavingDisk();
+  if (!disk.has_value() || disks_[*disk]->GrowthBytes(slot_bytes, growth_bytes) == 0)
+    disk = Choose(slot_bytes, std::nullopt);
+  const bool grown = disk.has_value() && disks_[*disk]->slots().Grow(domain, PayloadOf(slot_bytes));
   done(grown ? absl::OkStatus()
              : absl::ResourceExhaustedError(absl::StrCat("no free nvme slot for ", slot_bytes, " bytes")));
 }
+
+SlotId NvmeTier::TakeOn(size_t disk, DomainId domain, uint32_t slot_bytes) {
+  const SlotId slot = disks_[disk]->slots().Take(domain, PayloadOf(slot_bytes));
+  return slot.valid() ? *map_.SlotAt(disk, slot) : SlotId::None();
+}
+
 SlotId NvmeTier::TakeBehind(DomainId domain, uint32_t slot_bytes, SlotId after) {
-  if (!state_->slots().GrowBehind(domain, PayloadOf(slot_bytes), after)) return SlotId::None();
-  return state_->slots().Take(domain, PayloadOf(slot_bytes));
+  const std::optional<DiskMap::Place> parent = map_.Find(after);
+  std::optional<ChainRun> run;
+  if (parent.has_value()) run = ChainRun{parent->disk, disks_[parent->disk]->slots().RunBytesOf(parent->slot)};
+  const std::optional<size_t> disk = Choose(slot_bytes, run);
+  if (!disk.has_value()) return SlotId::None();
+  const bool behind = parent.has_value() && parent->disk == *disk;
+  NvmeSlots& slots = disks_[*disk]->slots();
+  if (!slots.GrowBehind(domain, PayloadOf(slot_bytes), behind ? parent->slot : SlotId::None())) return SlotId::None();
+  const SlotId slot = TakeOn(*disk, domain, slot_bytes);
+  const uint64_t before = behind && run->bytes < kDiskRunBytes ? run->bytes : 0;
+  slots.SetRunBytes(At(slot).slot, before + NvmeSlots::ExtentBytes(PayloadOf(slot_bytes)));
+  return slot;
 }
+
 SlotId NvmeTier::Take(DomainId domain, uint32_t slot_bytes) {
-  return state_->slots().Take(domain, PayloadOf(slot_bytes));
+  SlotId slot;
+  for (size_t disk = 0; disk < disks_.size() && !slot.valid(); ++disk) slot = TakeOn(disk, domain, slot_bytes);
+  return slot;
 }
-void NvmeTier::Give(DomainId domain, SlotId slot) { state_->slots().Give(domain, slot); }
+
+void NvmeTier::Give(DomainId domain, SlotId slot) {
+  const Place at = At(slot);
+  at.disk->slots().Give(domain, at.slot);
+}
+
 uint64_t NvmeTier::Shrink(DomainId domain, uint64_t keep_bytes, ShrinkDone done) {
-  const uint64_t bytes = state_->slots().Shrink(domain, keep_bytes);
+  uint64_t bytes = 0, kept = 0;
+  for (const auto& disk : disks_) {
+    bytes += disk->slots().Shrink(domain, keep_bytes - kept);
+    kept += disk->slots().EmptyBytes(domain);
+  }
   done();
   return bytes;
 }
-uint64_t NvmeTier::EmptyBytes(DomainId domain) const { return state_->slots().EmptyBytes(domain); }
-TierStats NvmeTier::stats() const { return state_->Stats(); }
+
+uint64_t NvmeTier::EmptyBytes(DomainId domain) const {
+  uint64_t bytes = 0;
+  for (const auto& disk : disks_) bytes += disk->slots().EmptyBytes(domain);
+  return bytes;
+}
+
+bool NvmeTier::Fits(uint32_t slot_bytes) const {
+  return std::any_of(disks_.begin(), disks_.end(), [&](const auto& disk) { return disk->Fits(slot_bytes); });
+}
+
+void NvmeTier::SetHolder(SlotId slot, EntryId holder) {
+  const Place at = At(slot);
+  at.disk->slots().SetHolder(at.slot, holder);
+}
+
+bool NvmeTier::Adopt(DomainId domain, SlotId slot, uint32_t slot_bytes, uint64_t generation, uint32_t key_id) {
+  const std::optional<DiskMap::Place> place = map_.Find(slot);
+  if (!place.has_value() || slot_bytes == 0 || slot_bytes > kBlockBytesMax) return false;
+  return disks_[place->disk]->slots().Adopt(domain, place->slot, PayloadOf(slot_bytes), generation, key_id);
+}
+
+// --- transfers
 
 bool NvmeTier::Write(SlotId slot, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
                      std::span<const std::byte> payload, WriteDone done) {
-  return state_->Write(slot, identity, first_commit_ms, last_access_ms, payload, std::move(done));
+  const Place at = At(slot);
+  return at.disk->Write(at.slot, identity, first_commit_ms, last_access_ms, payload, std::move(done));
 }
+
 bool NvmeTier::Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done) {
-  return state_->Read(slot, identity, payload, device::IoClass::kDemandRead, std::move(done));
+  const Place at = At(slot);
+  return at.disk->Read(at.slot, identity, payload, device::IoClass::kDemandRead, std::move(done));
 }
+
 bool NvmeTier::ReadAhead(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done) {
-  return state_->Read(slot, identity, payload, device::IoClass::kPromotion, std::move(done));
+  const Place at = At(slot);
+  return at.disk->Read(at.slot, identity, payload, device::IoClass::kPromotion, std::move(done));
 }
-void NvmeTier::Hasten(SlotId slot) { state_->Hasten(slot); }
-bool NvmeTier::TakeBack(SlotId slot) { return state_->TakeBack(slot); }
+
+void NvmeTier::Hasten(SlotId slot) {
+  const Place at = At(slot);
+  at.disk->Hasten(at.slot);
+}
+
+bool NvmeTier::TakeBack(SlotId slot) {
+  const Place at = At(slot);
+  return at.disk->TakeBack(at.slot);
+}
+
 void NvmeTier::Copy(SlotId from, SlotId to, const BlockIdentity& identity, int64_t first_commit_ms,
                     int64_t last_access_ms, WriteDone done) {
-  state_->Copy(from, to, identity, first_commit_ms, last_access_ms, std::move(done));
+  const Place source = At(from), target = At(to);
+  source.disk->Copy(source.slot, target.disk, target.slot, identity, first_commit_ms, last_access_ms, std::move(done));
 }
-bool NvmeTier::Erase(SlotId slot, Done done) { return state_->Erase(slot, std::move(done)); }
-void NvmeTier::SetWeight(DomainId domain, uint32_t weight) { state_->SetWeight(domain, weight); }
+
+bool NvmeTier::Erase(SlotId slot, Done done) {
+  const Place at = At(slot);
+  return at.disk->Erase(at.slot, std::move(done));
+}
+
+void NvmeTier::SetWeight(DomainId domain, uint32_t weight) {
+  for (const auto& disk : disks_) disk->SetWeight(domain, weight);
+}
+
 void NvmeTier::SetCipher(DomainId domain, std::shared_ptr<const cipher::TenantCipher> cipher, bool required) {
-  state_->SetCipher(domain, {std::move(cipher), required});
+  for (const auto& disk : disks_) disk->SetCipher(domain, {cipher, required});
 }
-bool NvmeTier::MayWrite(DomainId domain) const { return state_->MayWrite(domain); }
-Secrecy NvmeTier::SecrecyOf(SlotId slot) const { return state_->SecrecyOf(slot); }
-bool NvmeTier::Fits(uint32_t slot_bytes) const {
-  const SegmentTable& segments = state_->segments();
-  return segments.segment_count() > 0 && segments.SlotsOf(0, PayloadOf(slot_bytes)) > 0;
+
+bool NvmeTier::MayWrite(DomainId domain) const { return disks_.front()->MayWrite(domain); }
+
+Secrecy NvmeTier::SecrecyOf(SlotId slot) const {
+  const Place at = At(slot);
+  return at.disk->SecrecyOf(at.slot);
 }
-void NvmeTier::SetHolder(SlotId slot, EntryId holder) { state_->slots().SetHolder(slot, holder); }
-bool NvmeTier::StartLeaving(uint32_t slot_bytes) { return state_->slots().StartLeaving(PayloadOf(slot_bytes)); }
-void NvmeTier::StopLeaving() { state_->segments().StopLeaving(); }
-bool NvmeTier::leaving() const { return state_->segments().leaving().has_value(); }
+
+// --- emptying a segment
+
+std::optional<size_t> NvmeTier::LeavingDisk() const {
+  for (size_t i = 0; i < disks_.size(); ++i) {
+    if (disks_[i]->segments().leaving().has_value()) return i;
+  }
+  return std::nullopt;
+}
+
+bool NvmeTier::StartLeaving(uint32_t slot_bytes) {
+  KV_CHECK(!leaving());
+  return std::any_of(disks_.begin(), disks_.end(), [&](const auto& disk) {
+    return disk->Healthy() && disk->slots().StartLeaving(PayloadOf(slot_bytes));
+  });
+}
+
+void NvmeTier::StopLeaving() {
+  for (const auto& disk : disks_) disk->segments().StopLeaving();
+}
+
+bool NvmeTier::leaving() const { return LeavingDisk().has_value(); }
+
 bool NvmeTier::IsLeaving(SlotId slot) const {
-  return leaving() && state_->segments().SegmentOf(slot) == state_->segments().leaving();
+  const Place at = At(slot);
+  const std::optional<uint32_t> leaving = at.disk->segments().leaving();
+  return leaving.has_value() && at.disk->segments().SegmentOf(at.slot) == leaving;
 }
-std::vector<EntryId> NvmeTier::LeavingHolders() const { return state_->slots().LeavingHolders(); }
-bool NvmeTier::Adopt(DomainId domain, SlotId slot, uint32_t slot_bytes, uint64_t generation, uint32_t key_id) {
-  if (slot_bytes == 0 || slot_bytes > kBlockBytesMax) return false;
-  return state_->slots().Adopt(domain, slot, PayloadOf(slot_bytes), generation, key_id);
+
+std::vector<EntryId> NvmeTier::LeavingHolders() const {
+  const std::optional<size_t> disk = LeavingDisk();
+  return disk.has_value() ? disks_[*disk]->slots().LeavingHolders() : std::vector<EntryId>();
 }
-void NvmeTier::ScanHeaders(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, Done done) {
-  state_->Scan(std::move(batch), std::move(done));
+
+// --- reading headers back
+
+struct NvmeTier::JoinedScan {
+  absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch;
+  Done done;
+  size_t left = 0;
+  absl::Status status;
+
+  void End(const absl::Status& of_disk) {
+    // That a disk gave up says more than that some of its pages could not be read.
+    if (absl::IsDataLoss(status) && !of_disk.ok()) status = of_disk;
+    status.Update(of_disk);
+    if (--left == 0) done(std::move(status));
+  }
+};
+
+void NvmeTier::ScanHeaders(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, Done done, DiskSet which) {
+  std::vector<size_t> chosen;
+  for (size_t i = 0; i < disks_.size(); ++i) {
+    if ((which & SetOfDisk(i)) != kNoDisk) chosen.push_back(i);
+  }
+  KV_CHECK(!chosen.empty());
+  const auto joined = std::make_shared<JoinedScan>();
+  joined->batch = std::move(batch);
+  joined->done = std::move(done);
+  joined->left = chosen.size();
+  for (const size_t disk : chosen) {
+    disks_[disk]->Scan(
+        [this, joined, disk](std::vector<CatalogRecord> records) {
+          for (CatalogRecord& record : records) record.slot = *map_.SlotAt(disk, record.slot);
+          joined->batch(std::move(records));
+        },
+        [joined](const absl::Status& status) { joined->End(status); });
+  }
 }
 
 }  // namespace kvartal::tier

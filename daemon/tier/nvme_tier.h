@@ -1,11 +1,13 @@
-// NVMe: segments of a preallocated file, each of one slot size; a slot is a 4 KiB header kept by the daemon and the
-// payload. Confined to the engine loop; transfers run on the disk threads behind BlockFile. Invariants: a slot is
-// written or read only while taken; it is free for reuse only when no transfer of it is under way; no byte is delivered
-// whose header or checksum disagrees.
+// NVMe: one disk or several, each a preallocated file in segments of one slot size; a slot is a 4 KiB header kept by
+// the daemon and the payload. Confined to the engine loop; transfers run on the disk threads behind BlockFile.
+// Invariants: a slot is written or read only while taken; it is free for reuse only when no transfer of it is under
+// way; no byte is delivered whose header or checksum disagrees; a disk that is sick takes no new blocks and costs the
+// others nothing.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,19 +16,16 @@
 #include "daemon/base/clock.h"
 #include "daemon/device/block_file.h"
 #include "daemon/tier/device_state.h"
+#include "daemon/tier/disk_choice.h"
+#include "daemon/tier/disk_map.h"
+#include "daemon/tier/disk_set.h"
+#include "daemon/tier/disk_stats.h"
 #include "daemon/tier/nvme_catalog.h"
 #include "daemon/tier/tier.h"
 
 namespace kvartal::tier {
 
-struct NvmeCounters {
-  uint64_t blocks_written = 0, blocks_read = 0, bytes_written = 0, bytes_read = 0;
-  uint64_t write_errors = 0, read_errors = 0;  // from the device
-  uint64_t header_mismatches = 0, checksum_mismatches = 0;
-  uint64_t keys_missing = 0;  // blocks whose key is gone
-  uint64_t segment_headers_written = 0;
-  uint64_t quarantined_slots = 0;  // now: their last write failed, nobody gets them for a while
-};
+class NvmeDisk;
 
 // Whether a block lies on the disk as its domain's policy asks for by now: one that does not is served to nobody.
 enum class Secrecy : uint8_t { kAsAsked, kInTheClear, kKeyGone };
@@ -35,22 +34,30 @@ class NvmeTier : public Tier {
  public:
   using Done = absl::AnyInvocable<void(absl::Status)>;
 
-  // Reads or makes the superblock. FailedPrecondition: another format version, or a file that is not ours: the message
-  // says to move it away. `file` and `clock` must outlive the tier.
+  // A tier of one disk. Reads or makes the superblock. FailedPrecondition: another format version, or a file that is
+  // not ours: the message says to move it away. `file` and `clock` must outlive the tier.
   static absl::StatusOr<std::unique_ptr<NvmeTier>> Open(device::BlockFile* file, const Clock* clock);
-  // Transfers under way end on the disk; their `done` no longer runs.
+  // At least one, at most kDisksMax, of kNvmeBytesMax together.
+  explicit NvmeTier(std::vector<std::shared_ptr<NvmeDisk>> disks);
+  // Transfers under way end on the disks; their `done` no longer runs.
   ~NvmeTier() override;
+  // Which slots lie on which disk.
+  const DiskMap& map() const { return map_; }
   // Hex uuid from the superblock.
-  const std::string& device_id() const;
-  // By its errors; a device that holds transfers for too long is offline until it lets go of them.
+  const std::string& device_id(size_t disk = 0) const;
+  // Of the best of the disks: what may be asked of the tier.
   DeviceState device_state() const;
+  // Of the disk that a slot lies on. REQUIRES: it lies on one.
+  DeviceState DeviceStateOf(SlotId slot) const;
+  // By the place of the disk.
+  std::vector<DiskStats> disk_stats() const;
 
   TierKind kind() const override { return TierKind::kNvme; }
   uint64_t GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const override;
   void Grow(DomainId domain, uint32_t slot_bytes, uint64_t growth_bytes, GrowDone done) override;
   SlotId Take(DomainId domain, uint32_t slot_bytes) override;
-  // Grow and Take in one, of a slot that lies right behind `after` where it can: blocks of a chain are written, and
-  // given up, together. None: as a Grow that fails.
+  // Grow and Take in one, of a slot that lies right behind `after` where it can, on the disk that ChooseDisk says:
+  // blocks of a chain are written, and given up, together. None: as a Grow that fails.
   SlotId TakeBehind(DomainId domain, uint32_t slot_bytes, SlotId after);
   void Give(DomainId domain, SlotId slot) override;
   uint64_t Shrink(DomainId domain, uint64_t keep_bytes, ShrinkDone done) override;
@@ -65,7 +72,7 @@ class NvmeTier : public Tier {
                            std::span<const std::byte> payload, WriteDone done);
   // Reads into `payload` and verifies key, digest, owner, generation and checksum. DataLoss: a mismatch (treat as a
   // miss and drop the entry); FailedPrecondition: its key is gone, the same to do; Unavailable: the device failed.
-  // False when the disk queue is full, or the device offline.
+  // False when the disk queue is full, or the disk offline.
   [[nodiscard]] bool Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done);
   // The same, of a block that a client will ask for: after all reads that somebody waits for.
   [[nodiscard]] bool ReadAhead(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, Done done);
@@ -91,12 +98,13 @@ class NvmeTier : public Tier {
   // REQUIRES: taken, and written, read or adopted with its key.
   Secrecy SecrecyOf(SlotId slot) const;
 
-  // A segment can hold such a slot at all.
+  // A segment of some disk can hold such a slot at all.
   bool Fits(uint32_t slot_bytes) const;
   // --- emptying a segment, so that slots of another size find room
   void SetHolder(SlotId slot, EntryId holder);
-  // One segment hands out no slot any more until it is empty: the one with the least to move. False: there is none
-  // whose blocks have a place elsewhere. REQUIRES: none is leaving.
+  // One segment hands out no slot any more until it is empty: of the first disk that has one to give, the one with the
+  // least to move. Until then Grow finds room on that disk first. False: there is none whose blocks have a place
+  // elsewhere. REQUIRES: none is leaving.
   bool StartLeaving(uint32_t slot_bytes);
   void StopLeaving();
   bool leaving() const;
@@ -106,17 +114,29 @@ class NvmeTier : public Tier {
   // Recovery. Adopt marks a slot as taken by `domain`; false when the record does not fit this file (bounds, slot size,
   // in use). `generation` and `key_id` are the record's; a generation of 0 takes what the first read finds.
   bool Adopt(DomainId domain, SlotId slot, uint32_t slot_bytes, uint64_t generation = 0, uint32_t key_id = 0);
-  // Reads every block header of the file, in batches, for a lost catalog. `batch` and `done` run on the engine loop.
+  // Reads every block header of those disks, in batches, for a lost catalog. `batch` and `done` run on the engine loop.
   // What cannot be read is left out: DataLoss. Unavailable: the device failed so often that the scan was given up. Some
   // of the blocks were given up long ago, and one block may come twice. REQUIRES: no scan is under way.
-  void ScanHeaders(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, Done done);
+  void ScanHeaders(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, Done done, DiskSet which = kAllDisks);
 
-  const NvmeCounters& counters() const;
+  // Of all disks together.
+  NvmeCounters counters() const;
 
  private:
-  class State;
-  explicit NvmeTier(std::shared_ptr<State> state);
-  const std::shared_ptr<State> state_;  // shared with transfers under way
+  struct Place {
+    const std::shared_ptr<NvmeDisk>& disk;
+    SlotId slot;  // on it
+  };
+  struct JoinedScan;
+
+  Place At(SlotId slot) const;
+  std::optional<size_t> Choose(uint32_t slot_bytes, const std::optional<ChainRun>& run) const;
+  std::optional<size_t> LeavingDisk() const;
+  // Of a slot that has just been added to the domain there.
+  SlotId TakeOn(size_t disk, DomainId domain, uint32_t slot_bytes);
+
+  const std::vector<std::shared_ptr<NvmeDisk>> disks_;  // shared with transfers under way
+  const DiskMap map_;
 };
 
 // Segment size for a file: a power of two between kSegmentMinBytes and kSegmentMaxBytes, about 1/64 of it. Pure.

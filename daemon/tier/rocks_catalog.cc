@@ -87,14 +87,14 @@ class RocksCatalog : public NvmeCatalog {
     operation.done = std::move(done);
     Enqueue(std::move(operation));
   }
-  bool Refresh(SlotId slot, const RecordTimes& times) override {
+  bool Refresh(SlotId slot, const RecordTimes& times, StatusDone done) override {
     KV_CHECK(slot.valid());
     if (*puts_under_way_ >= kCatalogQueueMax) return false;
     ++*puts_under_way_;
     Operation operation{Operation::Kind::kRefresh};
     operation.record.slot = slot;
     operation.times = times;
-    operation.done = [](const absl::Status&) {};
+    operation.done = std::move(done);
     Enqueue(std::move(operation));
     return true;
   }
@@ -122,7 +122,7 @@ class RocksCatalog : public NvmeCatalog {
   }
   std::vector<ErasureRecord> open_erasures() const override { return open_erasures_; }
   std::map<OwnerUidHash, int64_t> tombstones() const override { return tombstones_; }
-  bool incomplete() const override { return incomplete_; }
+  DiskSet incomplete() const override { return incomplete_ ? kAllDisks : kNoDisk; }
   void MarkComplete() override { Enqueue(Operation{Operation::Kind::kMarkComplete}); }
 
  private:
@@ -168,12 +168,15 @@ class RocksCatalog : public NvmeCatalog {
 
   void RunThread();
   void RunOperations(std::deque<Operation> operations);
+  void CollectPut(Operation operation, std::vector<StatusDone>* dones);
   void CommitCollected(std::vector<StatusDone>* dones);
   void RunTombstone(Operation operation);
   void RunLoad(Operation operation);
   void PostDone(StatusDone done, absl::Status status);
   void NoteFailure(const absl::Status& status);
+  void NoteSalts(const absl::Status& status);
   void DoDueWork();
+  void SaveSalts(SteadyClock::time_point now);
 
   std::unique_ptr<RocksStore> store_;
   SaltFile salt_file_;
@@ -189,6 +192,7 @@ class RocksCatalog : public NvmeCatalog {
   // Of the thread.
   absl::Status failure_;  // not OK: operations end with it until the store could be reopened
   SteadyClock::time_point next_reopen_;
+  SteadyClock::time_point next_salts_;
   SteadyClock::time_point next_sync_ = SteadyClock::now() + std::chrono::seconds(kCatalogSyncSeconds);
   bool unsynced_ = false;
 
@@ -223,15 +227,14 @@ void RocksCatalog::RunOperations(std::deque<Operation> operations) {
   for (Operation& operation : operations) {
     switch (operation.kind) {
       case Operation::Kind::kPut:
-        store_->Put(operation.record);
+        CollectPut(std::move(operation), &dones);
         uncommitted_puts = true;
-        dones.push_back(std::move(operation.done));
         break;
       case Operation::Kind::kRefresh:
         // It reads what was committed: records on their way there go first.
         if (uncommitted_puts) CommitCollected(&dones);
         uncommitted_puts = false;
-        store_->Refresh(operation.record.slot, operation.times);
+        NoteFailure(store_->Refresh(operation.record.slot, operation.times));
         dones.push_back(std::move(operation.done));
         break;
       case Operation::Kind::kKeepTime:
@@ -242,7 +245,7 @@ void RocksCatalog::RunOperations(std::deque<Operation> operations) {
         uncommitted_puts = true;
         break;
       case Operation::Kind::kPutSalt:
-        NoteFailure(salt_file_.Put(operation.salt));
+        NoteSalts(salt_file_.Put(operation.salt));
         break;
       case Operation::Kind::kPutErasure:
         store_->PutErasure(operation.erasure);
@@ -276,6 +279,19 @@ void RocksCatalog::RunOperations(std::deque<Operation> operations) {
   CommitCollected(&dones);
 }
 
+// The key of an encrypted block could not be derived in the next life while its salt is not written.
+void RocksCatalog::CollectPut(Operation operation, std::vector<StatusDone>* dones) {
+  if (operation.record.header.seal.key_id == 0 || salt_file_.saved()) {
+    store_->Put(operation.record);
+    dones->push_back(std::move(operation.done));
+    return;
+  }
+  executor_->Post([under_way = puts_under_way_, done = std::move(operation.done)]() mutable {
+    --*under_way;
+    done(absl::UnavailableError("a salt is not written yet"));
+  });
+}
+
 // `dones` are those of the collected Puts and Refreshes; a Refresh of nothing collects nothing.
 void RocksCatalog::CommitCollected(std::vector<StatusDone>* dones) {
   if (store_->collected() == 0 && dones->empty()) return;
@@ -294,8 +310,10 @@ void RocksCatalog::RunTombstone(Operation operation) {
   absl::Status status = failure_;
   const OwnerUidHash& owner = operation.record.header.identity.owner;
   if (status.ok()) status = store_->PutTombstone(owner, operation.wall_ms);
-  status.Update(salt_file_.Forget(owner, operation.wall_ms));
   NoteFailure(status);
+  const absl::Status forgotten = salt_file_.Forget(owner, operation.wall_ms);
+  NoteSalts(forgotten);
+  status.Update(forgotten);
   PostDone(std::move(operation.done), std::move(status));
 }
 
@@ -337,13 +355,27 @@ void RocksCatalog::NoteFailure(const absl::Status& status) {
       kCatalogReopenSeconds, " s");
 }
 
+void RocksCatalog::NoteSalts(const absl::Status& status) {
+  if (status.ok()) return;
+  next_salts_ = SteadyClock::now() + std::chrono::seconds(kCatalogReopenSeconds);
+  Log(LogLevel::kError, "catalog", "takes no records of encrypted blocks: ", std::string(status.message()),
+      "; trying again in ", kCatalogReopenSeconds, " s");
+}
+
+void RocksCatalog::SaveSalts(SteadyClock::time_point now) {
+  if (salt_file_.saved() || now < next_salts_) return;
+  const absl::Status status = salt_file_.Save();
+  NoteSalts(status);
+  if (status.ok()) Log(LogLevel::kInfo, "catalog", "all salts are written");
+}
+
 void RocksCatalog::DoDueWork() {
   const SteadyClock::time_point now = SteadyClock::now();
+  SaveSalts(now);
   if (!failure_.ok()) {
     if (now < next_reopen_) return;
     next_reopen_ = now + std::chrono::seconds(kCatalogReopenSeconds);
     failure_ = store_->Reopen();
-    if (failure_.ok()) failure_ = salt_file_.Save();
     if (failure_.ok()) Log(LogLevel::kInfo, "catalog", "takes records again");
   }
   if (failure_.ok() && unsynced_ && now >= next_sync_) {

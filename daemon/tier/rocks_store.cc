@@ -222,7 +222,7 @@ absl::Status RocksStore::CheckMeta() {
   uint32_t version = 0;
   if (value.size() < sizeof(version) + 1) return absl::DataLossError("the database's description is cut short");
   std::memcpy(&version, value.data(), sizeof(version));
-  if (version != kCatalogVersion) {
+  if (version != kCatalogVersion && version != kKeylessCatalogVersion) {
     return absl::DataLossError(
         absl::StrCat("the database has format version ", version, ", this build uses ", kCatalogVersion));
   }
@@ -230,7 +230,8 @@ absl::Status RocksStore::CheckMeta() {
   if (device != options_.device_id) {
     return absl::DataLossError(absl::StrCat("the database is about device ", device, ", not ", options_.device_id));
   }
-  incomplete_ = value[sizeof(version)] == 0;
+  // MarkComplete writes our version. An open writes nothing: failing, it would set aside what is to be kept.
+  incomplete_ = value[sizeof(version)] == 0 || version == kKeylessCatalogVersion;
   return absl::OkStatus();
 }
 
@@ -295,14 +296,18 @@ void RocksStore::Put(const CatalogRecord& record) {
   batch_->Put(SlotKey(record.slot), rocksdb::Slice(reinterpret_cast<const char*>(value), sizeof(value)));
 }
 
-void RocksStore::Refresh(SlotId slot, const RecordTimes& times) {
+absl::Status RocksStore::Refresh(SlotId slot, const RecordTimes& times) {
+  if (db_ == nullptr) return Closed();
   std::string value;
-  if (db_ == nullptr || !db_->Get(rocksdb::ReadOptions(), SlotKey(slot), &value).ok()) return;
+  const rocksdb::Status found = db_->Get(rocksdb::ReadOptions(), SlotKey(slot), &value);
+  if (found.IsNotFound()) return absl::OkStatus();
+  if (!found.ok()) return CloseOnFailure(ToStatus(found, options_.path));
   absl::StatusOr<BlockHeader> header = DecodeBlockRecord(BytesOf(value));
-  if (!header.ok()) return;  // the next load drops it
+  if (!header.ok()) return absl::OkStatus();  // the next load drops it
   header->last_access_ms = times.last_access_ms;
   header->pinned_until_s = times.pinned_until_s;
   Put({slot, *header});
+  return absl::OkStatus();
 }
 
 void RocksStore::KeepTime(int64_t wall_ms) {

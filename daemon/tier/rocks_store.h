@@ -47,8 +47,8 @@ class RocksStore {
   void KeepTime(int64_t wall_ms);
   void PutErasure(const ErasureRecord& record);
   void EndErasure(uint64_t id);
-  // The record of that slot, as it was last committed, gets other times; collected too.
-  void Refresh(SlotId slot, const RecordTimes& times);
+  // The record of that slot, as it was last committed, gets other times; collected too. A no-op where there is none.
+  absl::Status Refresh(SlotId slot, const RecordTimes& times);
   size_t collected() const;
   absl::Status Commit(bool sync);
   void Discard();

@@ -178,7 +178,8 @@ absl::Status SaltFile::Put(const OwnerSalt& salt) {
 absl::Status SaltFile::Forget(const OwnerUidHash& owner, int64_t before_wall_ms) {
   const size_t place = PlaceOf(owner);
   if (place < places_.size() && places_[place].made_wall_ms < before_wall_ms) Set(place, OwnerSalt());
-  return Save();
+  const absl::Status saved = Save();
+  return fd_.valid() ? saved : absl::OkStatus();
 }
 
 absl::Status SaltFile::Save() {

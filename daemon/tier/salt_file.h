@@ -24,10 +24,12 @@ class SaltFile {
   std::vector<OwnerSalt> salts() const;
   // Synced. In place of the owner's old one.
   absl::Status Put(const OwnerSalt& salt);
-  // Overwritten with zeros and synced: the owner's salt, when it was made before that.
+  // Overwritten with zeros and synced: the owner's salt, when it was made before that. OK where there is no file, and
+  // none can be made.
   absl::Status Forget(const OwnerUidHash& owner, int64_t before_wall_ms);
   // What has not reached the disk.
   absl::Status Save();
+  bool saved() const { return unsaved_.empty(); }
 
  private:
   explicit SaltFile(std::string path) : path_(std::move(path)) {}

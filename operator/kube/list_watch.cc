@@ -66,7 +66,7 @@ ListWatchStep ListWatch::OnPage(nlohmann::json page, int64_t now_ms) {
   }
   step.events.push_back({WatchEvent::Kind::kInitDone, nullptr});
   in_list_ = false;
-  from_store_ = false;
+  from_store_ = always_from_store_;
   resource_version_ = version;
   step.next = Watch(0);
   return step;

@@ -53,7 +53,13 @@ struct ListWatchStats {
 
 class ListWatch {
  public:
-  explicit ListWatch(uint64_t seed, WatchSeconds seconds = {}) : backoff_(seed), jitter_(~seed), seconds_(seconds) {}
+  // `always_from_store`: for objects that are many, or that must not be older than what was told of them before.
+  explicit ListWatch(uint64_t seed, WatchSeconds seconds = {}, bool always_from_store = false)
+      : backoff_(seed),
+        jitter_(~seed),
+        seconds_(seconds),
+        always_from_store_(always_from_store),
+        from_store_(always_from_store) {}
 
   NextRequest Start();
   // One page of a list, or what it failed by.
@@ -78,8 +84,9 @@ class ListWatch {
   Jitter jitter_;
   WatchSeconds seconds_;
   std::string resource_version_;
-  bool from_store_ = false;  // the cache does not know the version we have seen: ask for the newest there is
-  bool in_list_ = false;     // kInit was told and kInitDone was not
+  bool always_from_store_;
+  bool from_store_;       // the cache does not know the version we have seen: ask for the newest there is
+  bool in_list_ = false;  // kInit was told and kInitDone was not
   int64_t sent_ms_ = 0;
   bool heard_ = false;  // anything from this watch
   int bad_ends_ = 0;    // of watches from the version we are at, that another from there may meet again

@@ -13,7 +13,7 @@ Reflector::Reflector(ApiClient* client, EventLoop* loop, const Clock* clock, Ref
       clock_(clock),
       options_(std::move(options)),
       on_change_(std::move(on_change)),
-      machine_(options_.seed, options_.watch_seconds) {}
+      machine_(options_.seed, options_.watch_seconds, options_.always_from_store) {}
 
 Reflector::~Reflector() {
   client_->Cancel(call_);
@@ -29,6 +29,7 @@ void Reflector::Run(ListWatchStep step) {
     Schedule(*std::move(step.next));
   }
   for (WatchEvent& event : step.events) {
+    if (options_.keep && event.object.is_object()) event.object = options_.keep(event.object);
     for (const ObjectChange& change : store_.Apply(std::move(event))) on_change_(change);
   }
 }
@@ -47,7 +48,7 @@ void Reflector::Send(const NextRequest& next) {
 }
 
 void Reflector::SendList(const NextRequest& next) {
-  std::string target = absl::StrCat(PathOf(options_.type, options_.ns), "?");
+  std::string target = absl::StrCat(PathOf(options_.type, options_.ns), "?", Selector());
   if (next.paged) absl::StrAppend(&target, "limit=", kListPageItems, "&");
   if (!next.continue_token.empty()) absl::StrAppend(&target, "continue=", QueryEscape(next.continue_token), "&");
   if (!next.resource_version.empty()) absl::StrAppend(&target, "resourceVersion=", QueryEscape(next.resource_version));
@@ -61,8 +62,8 @@ void Reflector::SendList(const NextRequest& next) {
 }
 
 void Reflector::SendWatch(const NextRequest& next) {
-  const std::string target = absl::StrCat(PathOf(options_.type, options_.ns),
-                                          "?watch=true&allowWatchBookmarks=true&timeoutSeconds=", next.timeout_seconds,
+  const std::string target = absl::StrCat(PathOf(options_.type, options_.ns), "?", Selector(),
+                                          "watch=true&allowWatchBookmarks=true&timeoutSeconds=", next.timeout_seconds,
                                           "&resourceVersion=", QueryEscape(next.resource_version));
   const int64_t deadline_ms = next.timeout_seconds * 1000 + options_.watch_margin_ms;
   machine_.OnWatchSent(NowMs());
@@ -75,6 +76,11 @@ void Reflector::SendWatch(const NextRequest& next) {
                             NoteError("watch", error);
                             Run(machine_.OnWatchEnd(error, NowMs()));
                           }});
+}
+
+std::string Reflector::Selector() const {
+  return options_.field_selector.empty() ? ""
+                                         : absl::StrCat("fieldSelector=", QueryEscape(options_.field_selector), "&");
 }
 
 void Reflector::NoteError(const char* what, const ApiError& error) {

@@ -3,6 +3,7 @@
 // Invariants: one request at a time is under way, or a timer for the next; after destruction nothing is called.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "operator/kube/api_client.h"
@@ -17,6 +18,10 @@ struct ReflectorOptions {
   uint64_t seed = 1;
   WatchSeconds watch_seconds;
   int64_t watch_margin_ms = kWatchMarginMs;
+  std::string field_selector = {};  // "": all. What does not match it any more is told as deleted
+  bool always_from_store = false;   // lists are the newest there is, in pages, and not what the server's cache has
+  // What is kept of an object, at least what names it, its uid and its resourceVersion. Absent: nearly all.
+  std::function<nlohmann::json(const nlohmann::json&)> keep = {};
 };
 
 class Reflector {
@@ -44,6 +49,7 @@ class Reflector {
   void Send(const NextRequest& next);
   void SendList(const NextRequest& next);
   void SendWatch(const NextRequest& next);
+  std::string Selector() const;
   void NoteError(const char* what, const ApiError& error);
   int64_t NowMs() const { return clock_->MonotonicNs() / 1'000'000; }
 

@@ -74,6 +74,7 @@ void ClusterWatch::OnChange(size_t kind, const kube::ObjectChange& change) {
   }
   if (matters) sink_.on_matter();
   if (kind == 0) sink_.on_policy(change.key);
+  if (kind == 1) sink_.on_pool(change.key);
 }
 
 }  // namespace kvartal::process

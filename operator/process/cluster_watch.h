@@ -25,6 +25,7 @@ class ClusterWatch {
   struct Sink {
     std::function<void()> on_matter;                        // something that is decided about has changed
     std::function<void(const kube::ObjectKey&)> on_policy;  // a policy has changed in any way
+    std::function<void(const kube::ObjectKey&)> on_pool;    // and a pool
   };
 
   ClusterWatch(kube::ApiClient* client, EventLoop* loop, const Clock* clock, uint64_t seed, Sink sink);
@@ -32,6 +33,7 @@ class ClusterWatch {
   void Start();
   bool synced() const;
   const kube::ObjectStore& policies() const { return reflectors_[0]->store(); }
+  const kube::ObjectStore& pools() const { return reflectors_[1]->store(); }
   reconcile::ClusterStores stores() const;
   // "": all is well. Else which cache fails by what.
   std::string trouble() const;

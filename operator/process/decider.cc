@@ -61,10 +61,28 @@ void Decider::Decide() {
       changed.push_back(key);
   }
   decided_ = std::move(decided);
+  const std::vector<kube::ObjectKey> pools = JudgedPools(before.pools);
   GiveNodes(state);
   ++runs_;
   last_run_us_ = (clock_->MonotonicNs() - begin_ns) / 1000;
   for (const kube::ObjectKey& key : changed) sink_.on_verdict(key);
+  for (const kube::ObjectKey& key : pools) sink_.on_pool(key);
+}
+
+std::vector<kube::ObjectKey> Decider::JudgedPools(const std::map<std::string, reconcile::PoolVerdict>& before) {
+  std::vector<kube::ObjectKey> changed;
+  const std::map<kube::ObjectKey, std::string> decided_before = std::exchange(decided_pools_, {});
+  for (const auto& [name, verdict] : compiled_.pools) {
+    const kube::ObjectKey key = {"", name};
+    const auto object = watch_->pools().Find(key);
+    const std::string& state = decided_pools_[key] = object == nullptr ? "" : StateOf(*object);
+    const auto known = before.find(name);
+    const auto decided = decided_before.find(key);
+    if (known == before.end() || !(known->second == verdict) || decided == decided_before.end() ||
+        decided->second != state)
+      changed.push_back(key);
+  }
+  return changed;
 }
 
 void Decider::GiveNodes(const reconcile::ClusterState& state) {
@@ -78,6 +96,14 @@ void Decider::GiveNodes(const reconcile::ClusterState& state) {
     for (const reconcile::ClusterNode& node : state.nodes) nodes.emplace(node.name, none);
   }
   sink_.on_nodes(nodes);
+}
+
+const reconcile::PoolVerdict* Decider::VerdictOnPool(const nlohmann::json& object) const {
+  const kube::ObjectKey key = kube::KeyOf(object);
+  const auto state = decided_pools_.find(key);
+  if (state == decided_pools_.end() || state->second != StateOf(object)) return nullptr;
+  const auto verdict = compiled_.pools.find(key.name);
+  return verdict == compiled_.pools.end() ? nullptr : &verdict->second;
 }
 
 const reconcile::PolicyVerdict* Decider::VerdictOn(const nlohmann::json& object) const {

@@ -22,7 +22,8 @@ class Decider {
   using SharedNode = std::shared_ptr<const reconcile::CompiledNode>;
   struct Sink {
     std::function<void(const std::map<std::string, SharedNode>&)> on_nodes;
-    std::function<void(const kube::ObjectKey&)> on_verdict;  // one that is new, or another than before
+    std::function<void(const kube::ObjectKey&)> on_verdict;  // on a policy: one that is new, or another than before
+    std::function<void(const kube::ObjectKey&)> on_pool;     // the same of a pool
   };
 
   Decider(const ClusterWatch* watch, EventLoop* loop, const Clock* clock, Sink sink)
@@ -37,6 +38,7 @@ class Decider {
   void OnMatter();
   // nullptr: `object`, as it is now, was not decided about yet.
   const reconcile::PolicyVerdict* VerdictOn(const nlohmann::json& object) const;
+  const reconcile::PoolVerdict* VerdictOnPool(const nlohmann::json& object) const;
 
   uint64_t runs() const { return runs_; }
   int64_t last_run_us() const { return last_run_us_; }
@@ -46,6 +48,8 @@ class Decider {
  private:
   void Decide();
   void GiveNodes(const reconcile::ClusterState& state);
+  // Those that are new, or others than before.
+  std::vector<kube::ObjectKey> JudgedPools(const std::map<std::string, reconcile::PoolVerdict>& before);
   int64_t NowMs() const { return clock_->MonotonicNs() / 1'000'000; }
 
   const ClusterWatch* const watch_;
@@ -58,6 +62,7 @@ class Decider {
   reconcile::ClusterReader reader_;
   std::map<kube::ObjectKey, crds::TenantPolicy> accepted_;
   std::map<kube::ObjectKey, std::string> decided_;  // which state of the object: uid and generation
+  std::map<kube::ObjectKey, std::string> decided_pools_;
   reconcile::CompiledCluster compiled_;
   std::vector<std::string> unreadable_;
   uint64_t runs_ = 0;

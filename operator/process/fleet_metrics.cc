@@ -4,8 +4,8 @@
 
 namespace kvartal::process {
 
-std::string FleetText(const sync::FleetStats& fleet, const StatusWriterStats& writer, uint64_t decisions,
-                      int64_t last_decision_us) {
+std::string FleetText(const sync::FleetStats& fleet, const StatusWriterStats& policies, const PoolWriterStats& pools,
+                      uint64_t decisions, int64_t last_decision_us) {
   std::string out;
   const auto add = [&](const char* name, const char* type, const char* what, auto value) {
     absl::StrAppend(&out, "# HELP ", name, " ", what, "\n# TYPE ", name, " ", type, "\n", name, " ", value, "\n");
@@ -22,9 +22,14 @@ std::string FleetText(const sync::FleetStats& fleet, const StatusWriterStats& wr
   add("kvartal_operator_update_objects_total", "counter", "Objects in them.", fleet.update_objects);
   add("kvartal_operator_acks_total", "counter", "Updates that a node put in force.", fleet.acks);
   add("kvartal_operator_nacks_total", "counter", "Updates that a node refused.", fleet.nacks);
-  add("kvartal_operator_status_writes_total", "counter", "Status of policies written.", writer.status_writes);
-  add("kvartal_operator_finalizer_writes_total", "counter", "Finalizers written.", writer.finalizer_writes);
-  add("kvartal_operator_write_failures_total", "counter", "Writes that failed.", writer.failures);
+  add("kvartal_operator_pods", "gauge", "Pods that are bound to a node and have not ended.", fleet.pods);
+  add("kvartal_operator_pod_updates_total", "counter", "Times that a node was told of its pods.", fleet.pod_updates);
+  add("kvartal_operator_nodes_without_pods", "gauge", "Nodes with more pods than a node is told of.",
+      fleet.nodes_without_pods);
+  add("kvartal_operator_status_writes_total", "counter", "Status of policies written.", policies.status_writes);
+  add("kvartal_operator_pool_status_writes_total", "counter", "Status of pools written.", pools.status_writes);
+  add("kvartal_operator_finalizer_writes_total", "counter", "Finalizers written.", policies.finalizer_writes);
+  add("kvartal_operator_write_failures_total", "counter", "Writes that failed.", policies.failures + pools.failures);
   add("kvartal_operator_decisions_total", "counter", "Times that all policies were judged.", decisions);
   add("kvartal_operator_last_decision_seconds", "gauge", "How long the last judging took.",
       static_cast<double>(last_decision_us) / 1e6);

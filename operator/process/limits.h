@@ -10,13 +10,17 @@ namespace kvartal::process {
 inline constexpr int64_t kSettleMs = 50;        // changes that come together are decided together
 inline constexpr int64_t kSettleMaxMs = 1'000;  // and never later than this, however many come
 
+// --- pods
+inline constexpr int64_t kPodsSettleMs = 200;  // what ends together is told together
+
 // --- telling
 inline constexpr int64_t kStatusSettleMs = 200;       // nodes that answer together are one write
 inline constexpr int64_t kStatusIntervalMs = 1'000;   // of one policy: a status fans out to every watcher
 inline constexpr int64_t kUsageIntervalMs = 300'000;  // how old usage in a status may get
 inline constexpr double kUsageWritesPerSecond = 5;    // of all policies: a quarter of what we may ask of the server
 inline constexpr double kUsageWritesBurst = 20;
-inline constexpr int64_t kReturnMs = 30'000;  // after we began to lead: nodes may be on their way back to us
+inline constexpr int64_t kConnectedIntervalMs = 60'000;  // of a pool: streams end by age, of thousands one a second
+inline constexpr int64_t kReturnMs = 30'000;             // after we began to lead: nodes may be on their way back to us
 inline constexpr size_t kStatusesAtOnce = 4;
 
 // --- deletion

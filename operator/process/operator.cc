@@ -43,31 +43,28 @@ absl::Status Operator::MakeParts(const kube::ClusterAccess& access) {
   watch_ = std::make_unique<ClusterWatch>(
       client_.get(), loop_.get(), &clock_, options_.seed,
       ClusterWatch::Sink{.on_matter = [this] { decider_->OnMatter(); },
-                         .on_policy = [this](const kube::ObjectKey& key) { writer_->Touch(key); }});
-  sync::Fleet::Sink to_nodes;
-  to_nodes.send = [this](sync::StreamId stream, sync::SharedMessage message) {
-    if (server_ && elector_->leading()) server_->Send(stream, std::move(message));
-  };
-  to_nodes.close = [this](sync::StreamId stream, const std::string& why) {
-    if (server_) server_->Close(stream, why);
-  };
-  to_nodes.on_progress = [this](const std::string& key) {
-    absl::string_view name = key;
-    if (absl::ConsumePrefix(&name, "TenantKVPolicy/")) writer_->TouchName(std::string(name));
-  };
-  fleet_ = std::make_unique<sync::Fleet>(&clock_, std::move(to_nodes));
+                         .on_policy = [this](const kube::ObjectKey& key) { writer_->Touch(key); },
+                         .on_pool = [this](const kube::ObjectKey& key) { pool_writer_->Touch(key.name); }});
+  fleet_ = std::make_unique<sync::Fleet>(&clock_, ToNodes());
   decider_ = std::make_unique<Decider>(
       watch_.get(), loop_.get(), &clock_,
       Decider::Sink{.on_nodes = [this](const auto& nodes) { fleet_->SetTargets(nodes); },
-                    .on_verdict = [this](const kube::ObjectKey& key) { writer_->Touch(key); }});
+                    .on_verdict = [this](const kube::ObjectKey& key) { writer_->Touch(key); },
+                    .on_pool = [this](const kube::ObjectKey& key) { pool_writer_->Touch(key.name); }});
   writer_ =
       std::make_unique<StatusWriter>(client_.get(), loop_.get(), &clock_, watch_.get(), decider_.get(), fleet_.get());
+  pool_writer_ =
+      std::make_unique<PoolWriter>(client_.get(), loop_.get(), &clock_, watch_.get(), decider_.get(), fleet_.get());
   if (options_.attest_nodes) attestor_.emplace(*options_.attest_nodes);
   keys_ = std::make_unique<KeyWatch>(client_.get(), loop_.get(), [this](const auto& issuer, const auto& keys) {
     Log(LogLevel::kInfo, "operator", "tokens are issued by ", issuer);
     if (attestor_) attestor_->SetKeys(issuer, keys);
     fleet_->SetKeys(issuer, keys);
   });
+  pods_ = std::make_unique<PodWatch>(
+      client_.get(), loop_.get(), &clock_, options_.seed,
+      PodWatch::Sink{.on_known = [this](PodWatch::OfNodes pods) { fleet_->SetPods(std::move(pods)); },
+                     .on_changed = [this](const PodWatch::OfNodes& changed) { fleet_->ChangePods(changed); }});
   elector_ = std::make_unique<kube::LeaseElector>(
       client_.get(), loop_.get(), &clock_, options_.lease,
       kube::LeaderElection(options_.lease, options_.identity, options_.seed, options_.lease_times),
@@ -80,6 +77,22 @@ absl::Status Operator::MakeParts(const kube::ClusterAccess& access) {
   // A process that was frozen finds what it had begun to do before it finds that its lease is over.
   client_->SetLeading([this] { return elector_->leading(); });
   return absl::OkStatus();
+}
+
+sync::Fleet::Sink Operator::ToNodes() {
+  sync::Fleet::Sink to_nodes;
+  to_nodes.send = [this](sync::StreamId stream, sync::SharedMessage message) {
+    if (server_ && elector_->leading()) server_->Send(stream, std::move(message));
+  };
+  to_nodes.close = [this](sync::StreamId stream, const std::string& why) {
+    if (server_) server_->Close(stream, why);
+  };
+  to_nodes.on_progress = [this](const std::string& key) {
+    absl::string_view name = key;
+    if (absl::ConsumePrefix(&name, "TenantKVPolicy/")) return writer_->TouchName(std::string(name));
+    if (absl::ConsumePrefix(&name, "KVNodePool//")) pool_writer_->Touch(std::string(name));
+  };
+  return to_nodes;
 }
 
 void Operator::OnLeading() {
@@ -104,7 +117,9 @@ void Operator::BeginWhenSynced() {
   Log(LogLevel::kInfo, "operator", "listens for nodes on port ", server_->port());
   decider_->Start();
   writer_->Start();
+  pool_writer_->Start();
   keys_->Start();
+  pods_->Start();
 }
 
 void Operator::OnNodeMessage(sync::StreamId stream, const std::string& token, const sync::v1::NodeMessage& message) {
@@ -136,9 +151,12 @@ void Operator::UpdateMetrics() {
   runtime.leading = leading_ && elector_->leading();
   sync::FleetStats fleet = fleet_->stats();
   if (server_) fleet.streams_refused += server_->refused();
-  health_.SetMetrics(kube::MetricsText(runtime) +
-                     FleetText(fleet, writer_->stats(), decider_->runs(), decider_->last_run_us()) +
-                     WatchText(watch_->reports(), client_->stats().delayed));
+  std::vector<ClusterWatch::Report> watches = watch_->reports();
+  watches.push_back(pods_->report());
+  health_.SetMetrics(
+      kube::MetricsText(runtime) +
+      FleetText(fleet, writer_->stats(), pool_writer_->stats(), decider_->runs(), decider_->last_run_us()) +
+      WatchText(watches, client_->stats().delayed));
   loop_->RunAfterMs(kMetricsMs, [this] { UpdateMetrics(); });
 }
 
@@ -153,10 +171,15 @@ void Operator::Stop() {
   stopping_ = true;
   Log(LogLevel::kInfo, "operator", "stops");
   server_.reset();
-  writer_->Stop([this] {
-    loop_->RunAfterMs(kStopLeaseMs, [this] { End(0); });
-    elector_->Release([this] { End(0); });
-  });
+  pool_writer_->Stop([this] { GiveLeaseUp(); });
+  writer_->Stop([this] { GiveLeaseUp(); });
+}
+
+// When both writers have ended: side by side, so that no more than one kStopMs passes.
+void Operator::GiveLeaseUp() {
+  if (--writers_left_ > 0) return;
+  loop_->RunAfterMs(kStopLeaseMs, [this] { End(0); });
+  elector_->Release([this] { End(0); });
 }
 
 void Operator::End(int code) {

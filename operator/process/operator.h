@@ -14,6 +14,8 @@
 #include "operator/kube/lease_elector.h"
 #include "operator/process/key_watch.h"
 #include "operator/process/node_attestor.h"
+#include "operator/process/pod_watch.h"
+#include "operator/process/pool_writer.h"
 #include "operator/process/status_writer.h"
 #include "operator/sync/sync_server.h"
 
@@ -42,12 +44,14 @@ class Operator {
   explicit Operator(OperatorOptions options) : options_(std::move(options)) {}
 
   absl::Status MakeParts(const kube::ClusterAccess& access);
+  sync::Fleet::Sink ToNodes();
   void OnLeading();
   void BeginWhenSynced();
   void OnNodeMessage(sync::StreamId stream, const std::string& token, const sync::v1::NodeMessage& message);
   void Tick();
   void UpdateMetrics();
   void Stop();
+  void GiveLeaseUp();
   void End(int code);
 
   const OperatorOptions options_;
@@ -55,6 +59,7 @@ class Operator {
   std::string host_;
   int exit_code_ = 0;
   bool leading_ = false, working_ = false, stopping_ = false;
+  int writers_left_ = 2;  // that have not ended
 
   // Each may use those before it.
   std::unique_ptr<EventLoop> loop_;
@@ -67,8 +72,10 @@ class Operator {
   std::unique_ptr<sync::Fleet> fleet_;
   std::unique_ptr<Decider> decider_;
   std::unique_ptr<StatusWriter> writer_;
+  std::unique_ptr<PoolWriter> pool_writer_;
   std::optional<NodeAttestor> attestor_;
   std::unique_ptr<KeyWatch> keys_;
+  std::unique_ptr<PodWatch> pods_;
   std::unique_ptr<sync::SyncServer> server_;
   std::unique_ptr<kube::LeaseElector> elector_;
 };

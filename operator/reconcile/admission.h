@@ -15,6 +15,7 @@ namespace kvartal::reconcile {
 // Bytes of a node; hbm of a GPU. A tier the pool does not state is bounded by each node alone.
 struct TierBytes {
   uint64_t hbm = 0, dram = 0, nvme = 0;
+  friend bool operator==(const TierBytes&, const TierBytes&) = default;
 };
 
 struct Verdict {

@@ -72,6 +72,8 @@ class Compiler {
  public:
   Compiler(const ClusterState& state, const CompiledCluster& before) : state_(state), admission_(state) {
     for (const auto& [name, node] : before.nodes) before_.emplace(node->pool, node);
+    for (const PoolObject& object : state_.pools)
+      cluster_.pools[object.pool.name].why_unreadable = object.why_unreadable;
     for (const PolicyObject* object : ByAge(state_.policies, KeyOf)) cases_.push_back({object, {}, false, {}, {}, {}});
   }
 
@@ -100,13 +102,12 @@ class Compiler {
   PolicyVerdict Tell(const Case& one) const;
   std::map<std::string, std::vector<crds::TenantPolicy>> TenantsByPool() const;
   void CompileNodes();
-  void DescribeEffect(PolicyVerdict* verdict) const;
+  void DescribeEffect(PolicyVerdict* verdict);
   std::shared_ptr<const CompiledNode> CompileNode(const crds::NodePool& pool, std::vector<crds::TenantPolicy> tenants);
 
   const ClusterState& state_;
   Admission admission_;
   std::vector<Case> cases_;
-  std::map<std::string, size_t> nodes_of_pool_;
   std::map<std::string, std::shared_ptr<const CompiledNode>> before_;  // by pool
   CompiledCluster cluster_;
 };
@@ -138,6 +139,7 @@ void Compiler::PutInForce() {
       crds::TenantPolicy alone = *each.accepted;
       alone.pools = {claim};
       if (fitting.JudgeCapacity(alone).reason.empty()) continue;
+      ++cluster_.pools[claim.pool_ref].unmet_policies;
       for (crds::TierClaim* tier : {&claim.hbm, &claim.dram, &claim.nvme}) {
         // A guarantee alone stood for a limit of the whole capacity.
         if (tier->guarantee && !tier->limit) tier->limit = crds::Quantity{0, 100, true};
@@ -247,10 +249,11 @@ void Compiler::CompileNodes() {
   for (const ClusterNode& node : state_.nodes) {
     const auto pool = std::find_if(pools.begin(), pools.end(),
                                    [&](const PoolObject* candidate) { return Selects(candidate->pool, node.labels); });
-    // What cannot be read keeps its nodes: no other pool gets them, and nothing is known of what they are to enforce.
-    if (pool == pools.end() || !(*pool)->why_unreadable.empty()) continue;
+    if (pool == pools.end()) continue;
     const std::string& name = (*pool)->pool.name;
-    if (cluster_.nodes.emplace(node.name, by_pool[name]).second) ++nodes_of_pool_[name];
+    ++cluster_.pools[name].nodes_matched;
+    // What cannot be read keeps its nodes: no other pool gets them, and nothing is known of what they are to enforce.
+    if ((*pool)->why_unreadable.empty()) cluster_.nodes.emplace(node.name, by_pool[name]);
   }
 }
 
@@ -283,14 +286,18 @@ std::shared_ptr<const CompiledNode> Compiler::CompileNode(const crds::NodePool& 
   return node;
 }
 
-void Compiler::DescribeEffect(PolicyVerdict* verdict) const {
+// On the policy, and on the pools it is in.
+void Compiler::DescribeEffect(PolicyVerdict* verdict) {
   if (!verdict->in_force) return;
   for (const crds::PoolClaim& claim : verdict->in_force->pools) {
     const crds::NodePool* pool = admission_.FindPool(claim.pool_ref);
     if (pool == nullptr) continue;
-    if (const auto nodes = nodes_of_pool_.find(pool->name); nodes != nodes_of_pool_.end())
-      verdict->nodes_matched += nodes->second;
+    PoolVerdict& told = cluster_.pools[pool->name];
+    verdict->nodes_matched += told.nodes_matched;
     const TierBytes capacity = CapacityOf(*pool), guaranteed = GuaranteesOf(claim, *pool);
+    told.guaranteed.hbm += guaranteed.hbm;
+    told.guaranteed.dram += guaranteed.dram;
+    told.guaranteed.nvme += guaranteed.nvme;
     const auto tier = [](const crds::TierClaim& asked, uint64_t guarantee, uint64_t of) {
       EffectiveQuota::Tier quota{guarantee, 0};
       if (asked.limit) quota.limit_bytes = asked.limit->Resolve(of);

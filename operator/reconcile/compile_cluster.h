@@ -1,5 +1,6 @@
-// TenantKVPolicy and KVNodePool objects, Nodes and Namespaces -> what each node has to enforce, and what each policy is
-// told. Pure: the same cluster gives the same answer on every replica, in whatever order its objects come.
+// TenantKVPolicy and KVNodePool objects, Nodes and Namespaces -> what each node has to enforce, and what each policy
+// and each pool is told. Pure: the same cluster gives the same answer on every replica, in whatever order its objects
+// come.
 // Invariants: of each pool and tier that states a capacity, the guarantees in force fit it; no policy is accepted with
 // a guarantee that was accepted of another, nor with a claim on a pool whose grants were not asked; a subject has one
 // owner; a node gets only tenants that may run there; asked again with what it accepted, it says the same.
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "crds/policy_set.h"
+#include "operator/reconcile/admission.h"
 #include "operator/reconcile/cluster_state.h"
 
 namespace kvartal::reconcile {
@@ -45,6 +47,14 @@ struct PolicyVerdict {
   friend bool operator==(const PolicyVerdict&, const PolicyVerdict&) = default;
 };
 
+struct PoolVerdict {
+  std::string why_unreadable;  // "": it can be read
+  size_t nodes_matched = 0;
+  TierBytes guaranteed;       // sum of the guarantees in force, of a node; hbm of a GPU
+  size_t unmet_policies = 0;  // whose guarantees do not fit any more
+  friend bool operator==(const PoolVerdict&, const PoolVerdict&) = default;
+};
+
 struct CompiledNode {
   std::string pool;
   // The pool and its tenants: each with the one claim that is on it, and with the subjects a cluster attests.
@@ -57,6 +67,7 @@ struct CompiledCluster {
   // Nodes of some pool; those of one pool share what they enforce.
   std::map<std::string, std::shared_ptr<const CompiledNode>> nodes;
   std::map<std::pair<std::string, std::string>, PolicyVerdict> policies;  // by namespace and name
+  std::map<std::string, PoolVerdict> pools;
 };
 
 // What is as it was in `before` is shared with it and not made anew: of ten thousand policies, few change at a time.

@@ -3,11 +3,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/time/time.h"
 #include "crds/manifest_writer.h"
 #include "operator/kube/json_fields.h"
 #include "operator/reconcile/object_reader.h"
+#include "operator/reconcile/status_fields.h"
 
 namespace kvartal::reconcile {
 namespace {
@@ -19,35 +18,6 @@ using nlohmann::json;
 
 constexpr const char* kOurConditions[] = {"Ready",      "Accepted",    "ResolvedRefs",
                                           "Programmed", "WithinQuota", "GuaranteeMet"};
-constexpr size_t kMessageBytesMax = 32768;  // of the schema
-constexpr size_t kRejectedMax = 10;         // of the schema
-constexpr size_t kReasonBytesMax = 1024;    // of the schema
-constexpr size_t kNamedNodesMax = 3;        // the rest is counted
-
-const json* ConditionIn(const json& object, const std::string& type) {
-  const json* conditions = FieldAt(object, {"status", "conditions"});
-  if (conditions == nullptr || !conditions->is_array()) return nullptr;
-  for (const json& condition : *conditions) {
-    if (TextAt(condition, {"type"}) == type) return &condition;
-  }
-  return nullptr;
-}
-
-// Cut at the end of a character.
-std::string Cut(std::string text, size_t bytes_max = kMessageBytesMax) {
-  if (text.size() <= bytes_max) return text;
-  size_t end = bytes_max;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-  text.resize(end);
-  return text;
-}
-
-std::string Named(const std::vector<std::string>& nodes) {
-  const size_t named = std::min(nodes.size(), kNamedNodesMax);
-  std::string text = absl::StrJoin(nodes.begin(), nodes.begin() + static_cast<std::ptrdiff_t>(named), ", ");
-  if (nodes.size() > named) absl::StrAppend(&text, " and ", nodes.size() - named, " more");
-  return text;
-}
 
 const Condition* Find(const std::vector<Condition>& conditions, const std::string& type) {
   const auto found =
@@ -75,7 +45,7 @@ Condition ProgrammedOf(const PolicyVerdict& verdict, const PolicyProgress& progr
   } else if (progress.applied < verdict.nodes_matched) {
     condition.reason = "Pending";
     condition.message = absl::StrCat(progress.applied, " of ", verdict.nodes_matched,
-                                     " nodes enforce it; no answer from ", Named(progress.awaited));
+                                     " nodes enforce it; no answer from ", NamedNodes(progress.awaited));
   } else {
     condition.status = true;
     condition.reason = "Programmed";
@@ -92,7 +62,7 @@ std::vector<Condition> AllConditions(const PolicyVerdict& verdict, const PolicyP
     all.push_back(progress.above_limit.empty()
                       ? Condition{"WithinQuota", true, "WithinLimits", ""}
                       : Condition{"WithinQuota", false, "AboveLimit",
-                                  absl::StrCat("holds more than a lowered limit on ", Named(progress.above_limit),
+                                  absl::StrCat("holds more than a lowered limit on ", NamedNodes(progress.above_limit),
                                                ": it drains as leases and pins end")});
   }
   Condition ready = {"Ready", true, "Ready", ""};
@@ -103,24 +73,6 @@ std::vector<Condition> AllConditions(const PolicyVerdict& verdict, const PolicyP
   }
   all.push_back(std::move(ready));
   return all;
-}
-
-json ConditionsOf(const json& object, const std::vector<Condition>& all, int64_t generation, int64_t wall_ms) {
-  const std::string now =
-      absl::FormatTime("%Y-%m-%d%ET%H:%M:%SZ", absl::FromUnixSeconds(wall_ms / 1000), absl::UTCTimeZone());
-  json conditions = json::array();
-  for (const Condition& condition : all) {
-    const std::string status = condition.status ? "True" : "False";
-    const json* known = ConditionIn(object, condition.type);
-    const bool same = known != nullptr && TextAt(*known, {"status"}) == status;
-    conditions.push_back({{"type", condition.type},
-                          {"status", status},
-                          {"reason", condition.reason},
-                          {"message", Cut(condition.message)},
-                          {"observedGeneration", generation},
-                          {"lastTransitionTime", same ? TextAt(*known, {"lastTransitionTime"}) : now}});
-  }
-  return conditions;
 }
 
 json EffectiveOf(const PolicyVerdict& verdict) {
@@ -137,38 +89,11 @@ json EffectiveOf(const PolicyVerdict& verdict) {
   return effective;
 }
 
-// Conditions of other types are other writers'.
-bool ConditionsSayAlready(const json& object, const json& wanted) {
-  for (const char* type : kOurConditions) {
-    const json* known = ConditionIn(object, type);
-    const auto said = std::find_if(wanted.begin(), wanted.end(),
-                                   [&](const json& condition) { return TextAt(condition, {"type"}) == type; });
-    if (said == wanted.end() ? known != nullptr : known == nullptr || *known != *said) return false;
-  }
-  return true;
-}
-
-// Whether each of our fields says in `known` what it is to say. Fields of others, in it and beside it, are theirs.
-bool SaysAlready(const json* known, const json& wanted) {
-  if (known == nullptr) return false;
-  for (const auto& [key, value] : wanted.items()) {
-    const json* field = FieldAt(*known, {key.c_str()});
-    if (field == nullptr) return false;
-    if (value.is_object() ? !SaysAlready(field, value) : *field != value) return false;
-  }
-  return true;
-}
-
 json NodesOf(const PolicyVerdict& verdict, const PolicyProgress& progress) {
   // Of this generation: what an older one left in force is not counted.
-  json nodes = {{"matched", verdict.nodes_matched},
-                {"applied", IsAccepted(verdict) ? progress.applied : 0},
-                {"rejected", json::array()}};
-  for (const PolicyProgress::Rejection& one : progress.rejected) {
-    if (nodes["rejected"].size() == kRejectedMax) break;
-    nodes["rejected"].push_back({{"node", one.node}, {"reason", Cut(one.reason, kReasonBytesMax)}});
-  }
-  return nodes;
+  return {{"matched", verdict.nodes_matched},
+          {"applied", IsAccepted(verdict) ? progress.applied : 0},
+          {"rejected", RejectedField(progress.rejected)}};
 }
 
 json UsageOf(const PolicyProgress& progress) {
@@ -181,7 +106,7 @@ json StatusOf(const json& object, const PolicyVerdict& verdict, const PolicyProg
                  {"nodes", NodesOf(verdict, progress)},
                  {"effective", EffectiveOf(verdict)},
                  {"usage", UsageOf(progress)},
-                 {"conditions", ConditionsOf(object, AllConditions(verdict, progress), generation, wall_ms)}};
+                 {"conditions", ConditionsField(object, AllConditions(verdict, progress), generation, wall_ms)}};
   if (verdict.accepted) status["inForce"] = json::parse(crds::WriteTenantPolicySpec(*verdict.accepted));
   return status;
 }
@@ -206,7 +131,8 @@ std::optional<json> StatusToApply(const json& object, const PolicyVerdict& verdi
   const json* known = FieldAt(object, {"status"});
   const json* in_force = FieldAt(object, {"status", "inForce"});
   const bool same_in_force = (in_force == nullptr ? json() : *in_force) == status.value("inForce", json());
-  if (same_in_force && SaysAlready(known, compared) && ConditionsSayAlready(object, status["conditions"]))
+  if (same_in_force && SaysAlready(known, compared) &&
+      ConditionsSayAlready(object, kOurConditions, status["conditions"]))
     return std::nullopt;
   return ObjectWith(object, std::move(status));
 }

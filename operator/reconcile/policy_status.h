@@ -9,15 +9,13 @@
 
 #include "nlohmann/json.hpp"
 #include "operator/reconcile/compile_cluster.h"
+#include "operator/reconcile/status_fields.h"
 
 namespace kvartal::reconcile {
 
 // How far the nodes are with what is in force of one policy.
 struct PolicyProgress {
   size_t applied = 0;  // nodes that enforce it
-  struct Rejection {
-    std::string node, reason;
-  };
   std::vector<Rejection> rejected;
   std::vector<std::string> awaited;      // nodes that have not answered, or are not connected
   std::vector<std::string> above_limit;  // nodes on which it holds more than its limit

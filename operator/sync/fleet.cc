@@ -10,6 +10,8 @@ std::string PolicyKey(const std::string& ns, const std::string& name) {
   return crds::SetKey("TenantKVPolicy", ns, name);
 }
 
+std::string PoolKey(const std::string& name) { return crds::SetKey("KVNodePool", "", name); }
+
 }  // namespace
 
 void Fleet::SetTargets(const std::map<std::string, SharedNode>& targets) {
@@ -22,6 +24,7 @@ void Fleet::SetTargets(const std::map<std::string, SharedNode>& targets) {
     of_pool_[target->pool].push_back(&node);
     node.target = target;
     Pump(&node);
+    TellPodsOrWait(&node);
   }
 }
 
@@ -31,6 +34,51 @@ void Fleet::SetKeys(const std::string& issuer, const std::string& keys) {
   message->mutable_identities()->mutable_jwks()->set_keys(keys);
   keys_ = std::move(message);
   for (const auto& [stream, node] : streams_) sink_.send(stream, keys_);
+}
+
+void Fleet::SetPods(std::map<std::string, SharedPods> pods) {
+  knows_pods_ = true;
+  pods_ = std::move(pods);
+  for (const auto& [stream, node] : streams_) TellPodsOrWait(node);
+}
+
+void Fleet::ChangePods(const std::map<std::string, SharedPods>& changed) {
+  for (const auto& [name, pods] : changed) {
+    if (pods->uids().empty()) {
+      pods_.erase(name);
+    } else {
+      pods_[name] = pods;
+    }
+    const auto node = nodes_.find(name);
+    if (node != nodes_.end()) TellPodsOrWait(&node->second);
+  }
+}
+
+void Fleet::TellPodsOrWait(Node* node) {
+  if (!TellPods(node)) pods_waiting_.insert(node->name);
+}
+
+bool Fleet::TellPods(Node* node) {
+  if (node->stream == 0 || node->target == nullptr || !knows_pods_) return true;
+  static const SharedPods none = std::make_shared<crds::PodSet>();
+  const auto known = pods_.find(node->name);
+  const SharedPods now = known == pods_.end() ? none : known->second;
+  // A part of them would say of the others that they are gone.
+  if (now->uids().size() > kPodsOfNodeMax) return true;
+  if (node->told_pods != nullptr && node->told_pods->version() == now->version()) return true;
+  const int64_t now_ms = NowMs();
+  if (node->told_pods != nullptr && now_ms - node->told_pods_ms < kPodsIntervalMs) return false;
+  if (pod_turns_.TakeMs(now_ms) > 0) {
+    pod_turns_.GiveBack();
+    return false;
+  }
+  auto message = std::make_shared<v1::OperatorMessage>();
+  *message->mutable_pods() = node->told_pods == nullptr ? now->Whole() : now->ChangesFrom(*node->told_pods);
+  node->told_pods = now;
+  node->told_pods_ms = now_ms;
+  ++counts_.pod_updates;
+  sink_.send(node->stream, std::move(message));
+  return true;
 }
 
 void Fleet::OnMessage(StreamId stream, const std::string& attested, const v1::NodeMessage& message) {
@@ -66,6 +114,7 @@ void Fleet::OnHello(StreamId stream, const std::string& attested, const v1::Hell
   }
   ++counts_.streams;
   node.stream = stream;
+  node.told_pods = nullptr;
   streams_[stream] = &node;
   Log(LogLevel::kInfo, "sync", "node ", node.name, " (", hello.program(), ") holds version ",
       hello.version().empty() ? "none" : hello.version());
@@ -80,6 +129,7 @@ void Fleet::OnHello(StreamId stream, const std::string& attested, const v1::Hell
     for (const auto& [key, object] : node.target->set.objects()) sink_.on_progress(key);
   }
   Pump(&node);
+  TellPodsOrWait(&node);
 }
 
 void Fleet::OnAnswer(StreamId stream, Node* node, const v1::Answer& answer) {
@@ -143,7 +193,9 @@ void Fleet::OnEnd(StreamId stream) {
   Log(LogLevel::kInfo, "sync", "node ", known->second->name, " is away");
   known->second->stream = 0;
   known->second->session.End();
+  const SharedNode target = known->second->target;
   streams_.erase(known);
+  if (target != nullptr && !target->pool.empty()) sink_.on_progress(PoolKey(target->pool));
 }
 
 void Fleet::Tick() {
@@ -157,6 +209,10 @@ void Fleet::Tick() {
     Pump(&node->second);
     if (node->second.waits) break;  // at the end of the queue now: so are those before it, each once
   }
+  std::erase_if(pods_waiting_, [&](const std::string& name) {
+    const auto node = nodes_.find(name);
+    return node == nodes_.end() || TellPods(&node->second);
+  });
   std::vector<StreamId> overdue;
   for (const auto& [stream, node] : streams_) {
     if (node->session.Overdue(now_ms)) overdue.push_back(stream);
@@ -199,6 +255,30 @@ reconcile::PolicyProgress Fleet::ProgressOf(const std::string& ns, const std::st
   return progress;
 }
 
+reconcile::PoolProgress Fleet::ProgressOfPool(const std::string& pool) const {
+  reconcile::PoolProgress progress;
+  const std::string key = PoolKey(pool);
+  const auto nodes = of_pool_.find(pool);
+  if (nodes == of_pool_.end()) return progress;
+  for (const Node* node : nodes->second) {
+    if (node->stream != 0) ++progress.connected;
+    if (!node->target->set.objects().contains(key)) continue;
+    NodeSession::Standing standing = node->session.StandingOf(key, node->target->set, node->target->version);
+    switch (standing.state) {
+      case NodeSession::State::kApplied:
+        ++progress.applied;
+        break;
+      case NodeSession::State::kRefused:
+        progress.rejected.push_back({node->name, std::move(standing.reason)});
+        break;
+      case NodeSession::State::kAwaited:
+        progress.awaited.push_back(node->name);
+        break;
+    }
+  }
+  return progress;
+}
+
 bool Fleet::IsHeld(const std::string& ns, const std::string& name) const {
   const std::string key = PolicyKey(ns, name);
   for (const auto& [stream, node] : streams_) {
@@ -211,6 +291,10 @@ bool Fleet::IsHeld(const std::string& ns, const std::string& name) const {
 FleetStats Fleet::stats() const {
   FleetStats stats = counts_;
   stats.connected = streams_.size();
+  for (const auto& [name, pods] : pods_) {
+    stats.pods += pods->uids().size();
+    if (pods->uids().size() > kPodsOfNodeMax) ++stats.nodes_without_pods;
+  }
   for (const auto& [name, node] : nodes_) {
     if (node.target == nullptr) continue;
     ++stats.nodes;

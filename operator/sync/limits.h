@@ -18,6 +18,12 @@ inline constexpr int kSmallDeltaObjects = 16;  // an edit: never waits for its t
 inline constexpr size_t kDeltasKept = 64;      // nodes of a pool are sent the same bytes
 inline constexpr int64_t kTickMs = 100;        // whoever waits for a turn
 
+// --- pods
+inline constexpr int64_t kPodsIntervalMs = 1'000;  // of one node: a rollout there is a few messages
+inline constexpr double kPodsPerSecond = 500;      // messages to all nodes: whole lists of a cluster that begins take
+inline constexpr double kPodsBurst = 500;          // seconds, and are ten kilobytes each
+inline constexpr size_t kPodsOfNodeMax = 4'096;  // a kubelet runs a few hundred; beyond, somebody binds what never runs
+
 // --- streams
 inline constexpr int64_t kHelloMs = 10'000;   // a node says who it is with its first breath
 inline constexpr size_t kStrangersMax = 256;  // streams that have not said who they are, and may hold a message each

@@ -28,6 +28,8 @@ namespace {
 
 using testing::ManualExecutor;
 
+constexpr auto kUnheard = [](const absl::Status&) {};
+
 // A place that catalogs are opened on, again and again.
 class CatalogPlace {
  public:
@@ -118,8 +120,8 @@ TEST_P(NvmeCatalogContract, TheTimesOfARecordChangeAndNothingElse) {
   // Asked for while the record itself is on its way.
   std::optional<absl::Status> put;
   ASSERT_TRUE(catalog_->Put(record, [&](absl::Status status) { put = std::move(status); }));
-  ASSERT_TRUE(catalog_->Refresh(SlotId(77), {.last_access_ms = 222'222, .pinned_until_s = 333}));
-  ASSERT_TRUE(catalog_->Refresh(SlotId(78), {.last_access_ms = 1, .pinned_until_s = 1}));  // of no record
+  ASSERT_TRUE(catalog_->Refresh(SlotId(77), {.last_access_ms = 222'222, .pinned_until_s = 333}, kUnheard));
+  ASSERT_TRUE(catalog_->Refresh(SlotId(78), {.last_access_ms = 1, .pinned_until_s = 1}, kUnheard));  // of no record
   ASSERT_TRUE(calls_.Flush(catalog_.get()).ok());
   Reopen();
   const auto records = calls_.Load(catalog_.get());
@@ -135,7 +137,7 @@ TEST_P(NvmeCatalogContract, TheTimesOfARecordChangeAndNothingElse) {
 TEST_P(NvmeCatalogContract, ARefreshBringsNoDeletedRecordBack) {
   ASSERT_TRUE(calls_.Put(catalog_.get(), RecordOf(77, 5)).ok());
   catalog_->Delete(SlotId(77));
-  ASSERT_TRUE(catalog_->Refresh(SlotId(77), {.last_access_ms = 1}));
+  ASSERT_TRUE(catalog_->Refresh(SlotId(77), {.last_access_ms = 1}, kUnheard));
   ASSERT_TRUE(calls_.Flush(catalog_.get()).ok());
   Reopen();
   EXPECT_TRUE(calls_.Load(catalog_.get()).empty());
@@ -159,7 +161,7 @@ TEST_P(NvmeCatalogContract, NoRecordIsDatedAfterTheDateThatIsKept) {
   ASSERT_TRUE(calls_.Put(catalog_.get(), record).ok());
   Reopen();
   EXPECT_EQ(catalog_->kept_time_ms(), 1'700'000'030'000);
-  ASSERT_TRUE(catalog_->Refresh(SlotId(7), {.last_access_ms = 1'700'000'040'000}));
+  ASSERT_TRUE(catalog_->Refresh(SlotId(7), {.last_access_ms = 1'700'000'040'000}, kUnheard));
   ASSERT_TRUE(calls_.Flush(catalog_.get()).ok());
   Reopen();
   EXPECT_EQ(catalog_->kept_time_ms(), 1'700'000'040'000);

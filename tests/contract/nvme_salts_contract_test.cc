@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "daemon/tier/nvme_catalog.h"
+#include "tests/contract/catalog_calls.h"
 #include "tests/support/fake_catalog.h"
 #include "tests/support/manual_executor.h"
 #include "tests/support/scratch_dir.h"
@@ -35,6 +36,23 @@ class NvmeSaltsContract : public ::testing::TestWithParam<bool> {
       catalog_ = std::make_unique<testing::FakeCatalog>(&executor_, disk_);
     }
   }
+  // The file cannot be made: a folder is in its place.
+  void BreakSalts() {
+    if (GetParam()) {
+      std::filesystem::create_directory(folder_.File("catalog.salts"));
+    } else {
+      fake()->FailSalts(absl::UnavailableError("no file"));
+    }
+  }
+  void MendSalts() {
+    if (GetParam()) {
+      std::filesystem::remove(folder_.File("catalog.salts"));
+    } else {
+      fake()->FailSalts(absl::OkStatus());
+    }
+  }
+  testing::FakeCatalog* fake() { return static_cast<testing::FakeCatalog*>(catalog_.get()); }
+
   absl::Status Tombstone(uint8_t owner, int64_t before_ms) {
     std::optional<absl::Status> result;
     catalog_->PutTombstone(SaltOf(owner, 0).owner, before_ms, [&](absl::Status status) { result = std::move(status); });
@@ -93,6 +111,37 @@ TEST_P(NvmeSaltsContract, TheSaltThatComesAfterATombstoneStays) {
   Reopen();
   ASSERT_EQ(catalog_->salts().size(), 1u);
   EXPECT_EQ(catalog_->salts()[0].salt, SaltOf(0, 0x33).salt);
+}
+
+TEST_P(NvmeSaltsContract, ASaltThatCannotBeWrittenHoldsUpEncryptedBlocksAndNothingElse) {
+  CatalogCalls calls(&executor_);
+  CatalogRecord encrypted = RecordOf(2, 2);
+  encrypted.header.seal.key_id = 1;
+  BreakSalts();
+  catalog_->PutSalt(SaltOf(1, 0x11));
+  EXPECT_TRUE(calls.Put(catalog_.get(), RecordOf(1, 1)).ok());
+  EXPECT_FALSE(calls.Put(catalog_.get(), encrypted).ok());
+  EXPECT_TRUE(Tombstone(9, 1000).ok()) << "of a tenant that has no salt";
+  EXPECT_TRUE(calls.Put(catalog_.get(), RecordOf(3, 3)).ok());
+  MendSalts();
+  // It is tried again in its own time.
+  while (!calls.Put(catalog_.get(), encrypted).ok()) continue;
+  Reopen();
+  EXPECT_EQ(calls.Load(catalog_.get()).size(), 3u);
+  ASSERT_EQ(catalog_->salts().size(), 1u);
+  EXPECT_EQ(catalog_->salts()[0].salt, SaltOf(0, 0x11).salt);
+}
+
+TEST_P(NvmeSaltsContract, ASaltThatIsForgottenBeforeItCouldBeWrittenNeverIs) {
+  BreakSalts();
+  catalog_->PutSalt(SaltOf(1, 0x11));
+  EXPECT_TRUE(Tombstone(1, 1001).ok());
+  MendSalts();
+  catalog_->PutSalt(SaltOf(2, 0x22));
+  Flush();
+  Reopen();
+  ASSERT_EQ(catalog_->salts().size(), 1u);
+  EXPECT_EQ(catalog_->salts()[0].owner, SaltOf(2, 0).owner);
 }
 
 // Of the real one: blocks are found by their headers then, and can be decrypted.

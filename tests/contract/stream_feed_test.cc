@@ -324,6 +324,33 @@ TEST_F(StreamFeedTest, TokenKeysComeByTheStreamAreKeptAndFollowTheirExchange) {
   EXPECT_EQ(keys, "{\"keys\":[2]}") << "a start without an operator";
 }
 
+TEST_F(StreamFeedTest, APodThatWasNamedAndIsNotAnyMoreIsGoneAlsoOverARestart) {
+  const auto pods = [](std::set<std::string> uids) { return std::make_shared<crds::PodSet>(std::move(uids)); };
+  std::vector<std::string> gone;
+  const auto take = [&](const std::vector<std::string>& uids) { gone = uids; };
+  source_.Put(PolicyText("8Mi"));
+  Begin();
+  feed_->WatchPods(take);
+  ASSERT_TRUE(Until([&] { return limit_ == 8 * kMiB; })) << "an operator that does not know of pods";
+  source_.fleet().SetPods({{"n1", pods({"a", "b", "c"})}});
+  source_.fleet().ChangePods({{"n1", pods({"b", "c"})}});
+  ASSERT_TRUE(Until([&] {
+    source_.fleet().Tick();
+    return !gone.empty();
+  }));
+  EXPECT_THAT(gone, ::testing::ElementsAre("a"));
+  source_.GoAway();
+  End();
+  gone.clear();
+  Begin();
+  feed_->WatchPods(take);
+  EXPECT_THAT(gone, ::testing::ElementsAre("a")) << "a start without an operator";
+  source_.fleet().ChangePods({{"n1", pods({"c", "d"})}});
+  source_.ComeBack();
+  EXPECT_TRUE(Until([&] { return gone.size() == 2; }));
+  EXPECT_THAT(gone, ::testing::ElementsAre("a", "b")) << "deleted while nobody told; d was never missed";
+}
+
 TEST_F(StreamFeedTest, UseIsToldWhenATenantGoesAboveItsLimitAndNotForEveryByte) {
   source_.Put(PolicyText("8Mi"));
   Begin();

@@ -45,6 +45,30 @@ TEST_F(HostileTest, AnInheritedSocketKeepsItsIdentityAndBothEndsMayWrite) {
   EXPECT_EQ(Now().sessions, before_.sessions);
 }
 
+TEST_F(HostileTest, AClientThatWasCutKnowsThoughACopyOfTheDaemonHasItsSocket) {
+  StartWithBystander();
+  RawClient client(Path("red"));
+  Attach(client);
+  std::array<int, 2> go{};
+  ASSERT_EQ(::pipe2(go.data(), O_CLOEXEC), 0);
+  UniqueFd go_read(go[0]), go_write(go[1]);
+  const pid_t copy = ::fork();
+  if (copy == 0) {
+    go_write.reset();
+    char byte;
+    [[maybe_unused]] const ssize_t got = ::read(go_read.get(), &byte, 1);
+    ::_exit(0);
+  }
+  ASSERT_TRUE(client.SendBytes("\xff"));
+  Spin();
+  const std::vector<ServerFrame> said = Drain(client);
+  ASSERT_FALSE(said.empty());
+  EXPECT_EQ(said.back().error().code(), v1::Error::BAD_FRAME) << "what it has yet to read is there";
+  EXPECT_TRUE(client.ended());
+  go_write.reset();
+  ASSERT_EQ(::waitpid(copy, nullptr, 0), copy);
+}
+
 TEST_F(HostileTest, WhenTheAttestedProcessIsGoneItsSocketIsNobodys) {
   StartWithBystander();
   if (!OpenPeerPidfd(bystander_->fd()).valid()) GTEST_SKIP() << "this kernel has no SO_PEERPIDFD";

@@ -1,6 +1,7 @@
 // Wrong and hostile clients: each is answered or cut off, costs only itself, and leaves nothing behind.
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -66,6 +67,24 @@ TEST_F(HostileTest, WhatIsUnderstoodAndWrongIsAnsweredAndTheSessionGoesOn) {
   EXPECT_EQ(Answer(client, 123).error().code(), Code::UNSUPPORTED);
   Store(client, ns, 1, 2);
   EXPECT_EQ(Lookup(client, ns, 1, 2).matched(), 2u) << "after all that";
+}
+
+TEST_F(HostileTest, AClientMayHaveAnyName) {
+  StartWithBystander();
+  RawClient client(Path("red"));
+  // As SerializeAsString makes it of an Attach whose name is no UTF-8.
+  ClientFrame frame = Frame(1);
+  frame.mutable_attach()->set_version(1);
+  frame.mutable_attach()->set_client("_\n_");
+  std::string bytes = frame.SerializeAsString();
+  bytes.replace(bytes.find("_\n_"), 3, "\xff\n\xfe");
+  ASSERT_TRUE(client.SendBytes(bytes));
+  Spin();
+  EXPECT_TRUE(Answer(client, 1).has_attached());
+  const std::vector<SessionInfo> sessions = server_->stats().session_list;
+  EXPECT_TRUE(std::any_of(sessions.begin(), sessions.end(), [](const SessionInfo& info) {
+    return info.client == "???";
+  })) << "and it draws on no terminal";
 }
 
 TEST_F(HostileTest, CommitTwiceAndCommitOfNonsenseChangeNothing) {

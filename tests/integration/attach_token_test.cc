@@ -1,12 +1,15 @@
 // Pods that attach by the token of their ServiceAccount, before the real attach server, engine and loop.
 #include <gmock/gmock.h>
+#include <sys/wait.h>
 
+#include <array>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/integration/attach_fixture.h"
+#include "tests/support/fd_passing.h"
 #include "tests/support/token_issuer.h"
 
 namespace kvartal::attach {
@@ -17,6 +20,7 @@ using ::kvartal::testing::TokenIssuer;
 using ::testing::HasSubstr;
 
 constexpr int64_t kTenMinutesMs = 600'000;
+constexpr const char* kOutsideOfPods = "0::/system.slice/cron.service\n";
 
 class AttachTokenTest : public AttachTest {
  protected:
@@ -41,7 +45,8 @@ class AttachTokenTest : public AttachTest {
       told_ += absl::StrCat(absl::string_view(event.tenant.data(), event.tenant.size()), " ",
                             absl::string_view(event.attestor.data(), event.attestor.size()), " ",
                             absl::string_view(event.pod.data(), event.pod.size()), " ",
-                            absl::string_view(event.why.data(), event.why.size()), "\n");
+                            absl::string_view(event.why.data(), event.why.size()),
+                            event.cut == CutReason::kNone ? "" : CutReasonName(event.cut), "\n");
     });
   }
 
@@ -86,7 +91,7 @@ class AttachTokenTest : public AttachTest {
   }
 
   static inline TokenIssuer* issuer_ = nullptr;
-  std::string cgroup_, told_;
+  std::string cgroup_ = kOutsideOfPods, told_;
 };
 
 TEST_F(AttachTokenTest, APodIsTheTenantOfItsServiceAccount) {
@@ -156,13 +161,54 @@ TEST_F(AttachTokenTest, AnotherPodsTokenIsRefusedByTheKernelsWord) {
 TEST_F(AttachTokenTest, WhereTheKernelCanTellAReplayFromOutsideOfPodsIsRefused) {
   options_.tokens->host_pids = true;
   StartWithKeys();
-  cgroup_ = "0::/system.slice/cron.service\n";
   ExpectRefused(Token("red", "chat-0"), DenialReason::kPodUnproven);
   cgroup_ = "";
   ExpectRefused(Token("red", "chat-0"), DenialReason::kPodUnproven);
   PeersAreIn("chat-0");
   RawClient client(Path("shared"));
   EXPECT_TRUE(AttachBy(client, Token("red", "chat-0")).has_attached());
+}
+
+TEST_F(AttachTokenTest, APeerThatHidesItsPodIsRefusedAlsoWhereTheKernelNeedNotTell) {
+  StartWithKeys();
+  cgroup_ = "0::/kubepods/pod" + TokenIssuer::PodUid("thief-0") + "/a/pod" + TokenIssuer::PodUid("chat-0") + "/b\n";
+  ExpectRefused(Token("red", "chat-0"), DenialReason::kPodUnproven);
+  cgroup_ = "";
+  ExpectRefused(Token("red", "chat-0"), DenialReason::kPodUnproven);
+  PeersAreIn("chat-0");
+  RawClient client(Path("shared"));
+  ASSERT_TRUE(AttachBy(client, Token("red", "chat-0")).has_attached());
+  cgroup_ = "";
+  EXPECT_EQ(RenewBy(client, Token("red", "chat-0")).error().code(), v1::Error::DENIED) << "also on renewal";
+}
+
+TEST_F(AttachTokenTest, AProcessThatLeavesItsSocketToAnotherTakesItsPodWithIt) {
+  StartWithKeys();
+  RawClient probe(Path("shared"));
+  if (!OpenPeerPidfd(probe.fd()).valid()) GTEST_SKIP() << "this kernel has no SO_PEERPIDFD";
+  std::array<int, 2> pair{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()), 0);
+  UniqueFd ours(pair[0]), theirs(pair[1]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    RawClient client(Path("shared"));
+    testing::SendFd(theirs.get(), client.fd());
+    ::_exit(0);
+  }
+  const UniqueFd inherited = testing::ReceiveFd(ours.get());
+  ASSERT_TRUE(inherited.valid());
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  Spin();
+  // Its pid may be anybody's now: of a process outside of pods, or of the very pod.
+  const std::string bytes = [this] {
+    ClientFrame frame = AttachFrame(Token("red", "chat-0"));
+    frame.set_request_id(1);
+    return frame.SerializeAsString();
+  }();
+  ASSERT_EQ(::send(inherited.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  Spin();
+  EXPECT_EQ(Denials(DenialReason::kPodUnproven), 1u);
+  EXPECT_EQ(server_->stats().attached, 0u);
 }
 
 TEST_F(AttachTokenTest, ADoorAndATokenHaveToAgree) {
@@ -293,14 +339,22 @@ TEST_F(AttachTokenTest, RotatedKeysTakeEffectAtOnce) {
 
 TEST_F(AttachTokenTest, SessionsOfADeletedPodEnd) {
   StartWithKeys();
-  server_->SetNodePods({TokenIssuer::PodUid("chat-0"), TokenIssuer::PodUid("chat-1")});
   RawClient gone(Path("shared")), stays(Path("shared"));
   ASSERT_TRUE(AttachBy(gone, Token("red", "chat-0")).has_attached());
   ASSERT_TRUE(AttachBy(stays, Token("red", "chat-1")).has_attached());
-  server_->SetNodePods({TokenIssuer::PodUid("chat-1")});
+  told_.clear();
+  server_->SetGonePods({TokenIssuer::PodUid("chat-0")});
   Spin();
   EXPECT_EQ(server_->stats().attached, 1u);
+  EXPECT_EQ(Cuts(CutReason::kPodGone), 1u);
+  EXPECT_THAT(told_, HasSubstr("team/red k8s-token team/chat-0 pod_gone")) << "for the audit log";
+  const std::optional<ServerFrame> last = gone.Receive();
+  ASSERT_TRUE(last.has_value());
+  EXPECT_THAT(last->goodbye().reason(), HasSubstr("not on this node any more"));
   ExpectRefused(Token("red", "chat-0"), DenialReason::kPodGone);
+  server_->SetGonePods({TokenIssuer::PodUid("chat-0")});
+  Spin();
+  EXPECT_EQ(Cuts(CutReason::kPodGone), 1u) << "who is not there is not ended again";
   EXPECT_TRUE(RenewBy(stays, Token("red", "chat-1")).has_renewed());
 }
 

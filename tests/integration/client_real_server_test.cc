@@ -107,6 +107,15 @@ class ClientRealServerTest : public ::testing::Test {
     *ns = opened.ns;
     return client;
   }
+  // Until the client has found the server again.
+  static kv_status AskUntilAnswered(Client& client, kv_namespace ns) {
+    kv_status status = KV_UNAVAILABLE;
+    for (int i = 0; i < 20'000 && status != KV_OK; ++i) {
+      status = client.Lookup(ns, Chain(1), 0, kPatient).status;
+      ::usleep(500);
+    }
+    return status;
+  }
   static std::vector<Key> Chain(uint32_t count, uint8_t salt = 0) {
     std::vector<Key> keys(count);
     for (uint32_t i = 0; i < count; ++i) {
@@ -298,18 +307,43 @@ TEST_F(ClientRealServerTest, RanksAreOneGroupAgainAfterTheServersRestart) {
   node_ = std::make_unique<Node>(folder_);
   // Whoever comes back first: here the one that had joined.
   for (auto [client, in] : {std::pair(&worker, worker_ns), std::pair(&scheduler, ns)}) {
-    kv_status status = KV_UNAVAILABLE;
-    for (int i = 0; i < 20'000 && status != KV_OK; ++i) {
-      status = client->Lookup(in, Chain(1), 0, kPatient).status;
-      ::usleep(500);
-    }
-    ASSERT_EQ(status, KV_OK) << client->error();
+    ASSERT_EQ(AskUntilAnswered(*client, in), KV_OK) << client->error();
   }
   Group after;
   ASSERT_EQ(scheduler.GetGroup(&after), KV_OK);
   EXPECT_EQ(after, group);
   ASSERT_EQ(worker.GetGroup(&after), KV_OK);
   EXPECT_EQ(after, group);
+}
+
+TEST_F(ClientRealServerTest, ALeaseOfTheServerBeforeIsNotTakenForAnotherPrompts) {
+  kv_namespace ns, worker_ns;
+  Client scheduler = Join("red", &ns);
+  Group group;
+  ASSERT_EQ(scheduler.GetGroup(&group), KV_OK);
+  Client worker = Join("red", &worker_ns, &group);
+  Store(scheduler, ns, Chain(4), 3);
+  Client::Found before = scheduler.Lookup(ns, Chain(4), 0, kPatient);
+  ASSERT_EQ(before.matched, 4u);
+  // What a worker may still have in its queue.
+  const uint64_t id = kv_lease_id(before.lease.get());
+  node_.reset();
+  node_ = std::make_unique<Node>(folder_);
+  ASSERT_EQ(AskUntilAnswered(scheduler, ns), KV_OK) << scheduler.error();
+  const std::vector<Key> other = Chain(4, 99);
+  Store(scheduler, ns, other, 50);
+  const Client::Found after = scheduler.Lookup(ns, other, 0, kPatient);
+  ASSERT_EQ(after.matched, 4u);
+  ASSERT_EQ(AskUntilAnswered(worker, worker_ns), KV_OK) << worker.error();
+
+  kv_lease* borrowed;
+  uint32_t loaded;
+  ASSERT_EQ(kv_borrow(worker.get(), worker_ns, kv_lease_id(after.lease.get()), 0, 4, &borrowed, kPatient), KV_OK);
+  EXPECT_EQ(kv_load(worker.get(), borrowed, 0, 4, &loaded, kPatient), KV_OK) << "one group again: " << worker.error();
+  kv_release(worker.get(), borrowed, 0);
+  ASSERT_EQ(kv_borrow(worker.get(), worker_ns, id, 0, 4, &borrowed, kPatient), KV_OK);
+  EXPECT_EQ(kv_load(worker.get(), borrowed, 0, 4, &loaded, kPatient), KV_NOT_FOUND) << "these are another prompt's";
+  kv_release(worker.get(), borrowed, 0);
 }
 
 TEST_F(ClientRealServerTest, KilledServerIsAMissAndItsSuccessorIsFound) {
@@ -333,12 +367,7 @@ TEST_F(ClientRealServerTest, KilledServerIsAMissAndItsSuccessorIsFound) {
   EXPECT_EQ(*static_cast<const uint8_t*>(held.lease.blocks()[0].data), 11);
 
   node_ = std::make_unique<Node>(folder_);
-  kv_status status = KV_UNAVAILABLE;
-  for (int i = 0; i < 20'000 && status != KV_OK; ++i) {
-    status = client.Lookup(ns, keys, 0, kPatient).status;
-    ::usleep(500);
-  }
-  ASSERT_EQ(status, KV_OK) << client.error();
+  ASSERT_EQ(AskUntilAnswered(client, ns), KV_OK) << client.error();
   EXPECT_EQ(held.lease.Load(0, 1, kPatient).status, KV_NOT_FOUND);
   EXPECT_EQ(client.Commit(unfinished, 0, kPatient).status, KV_NOT_FOUND);
   Store(client, ns, keys, 12);

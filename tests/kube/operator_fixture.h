@@ -49,6 +49,7 @@ class OperatorFixture : public ::testing::Test {
       DaemonOptions options;
       options.node = absl::StrCat("n", i);
       options.dram_size = i == 2 ? "64Mi" : "128Mi";
+      options.more_config = DaemonConfig(options.node);
       options.policy_stream = absl::StrCat("ipv4:", operators_[0]->address(), ",", operators_[1]->address());
       daemons_[i] = std::make_unique<DaemonProcess>(options);
       const absl::Status up = daemons_[i]->Start();
@@ -56,6 +57,8 @@ class OperatorFixture : public ::testing::Test {
     }
   }
 
+  // More lines of the configuration of the daemon of this node.
+  virtual std::string DaemonConfig(const std::string& /*node*/) const { return ""; }
   // The operators are the ServiceAccount of the chart, with what it is given there and no more.
   void GiveRightsOfTheChart() {
     const std::string source = KVARTAL_SOURCE_DIR, manifests = server_.dir().File("rights.yaml");

@@ -101,6 +101,30 @@ TEST_F(OperatorTest, WhatIsRefusedSaysWhyAndChangesNothing) {
     EXPECT_TRUE(reasons.contains(reason)) << reason << " of " << events.dump();
 }
 
+TEST_F(OperatorTest, APoolSaysWhichOfItsNodesApplyItAndWhatIsGuaranteedThere) {
+  const auto pool = [&] { return session_->Call("GET", "/apis/kvartal.dev/v1alpha1/kvnodepools/p").body; };
+  // It states 1Gi, and no daemon of this test has that: what it states holds for the nodes as far as they have it.
+  ASSERT_TRUE(session_->Wait([&] { return Told(pool(), "Accepted") == "True/Accepted"; })) << pool().dump(1);
+  Apply("a", "guarantee: 8Mi, limit: 32Mi", "vllm");
+  ASSERT_TRUE(Becomes("a", "Ready", "True/Ready")) << Get("a").dump(1);
+  ASSERT_TRUE(session_->Wait([&] { return Told(pool(), "Ready") == "True/Ready"; })) << pool().dump(1);
+  nlohmann::json status = pool()["status"];
+  EXPECT_EQ(status["observedGeneration"], 1);
+  EXPECT_EQ(status["nodes"]["matched"], kNodeCount);
+  EXPECT_EQ(status["nodes"]["applied"], kNodeCount);
+  ASSERT_TRUE(session_->Wait([&] { return pool()["status"]["guaranteed"]["dramBytes"] == 8 * kMiBytes; }))
+      << pool().dump(1);
+  // What was told is not told again.
+  Pass(2500);
+  const std::string version = kube::TextAt(pool(), {"metadata", "resourceVersion"});
+  Pass(5000);
+  EXPECT_EQ(kube::TextAt(pool(), {"metadata", "resourceVersion"}), version);
+  Write("PATCH", "/apis/kvartal.dev/v1alpha1/kvnodepools/p", R"({"spec":{"nodeSelector":{"kv":"elsewhere"}}})",
+        kube::kMergePatch);
+  ASSERT_TRUE(session_->Wait([&] { return Told(pool(), "Ready") == "False/NoNodes"; })) << pool().dump(1);
+  EXPECT_EQ(pool()["status"]["nodes"]["matched"], 0);
+}
+
 TEST_F(OperatorTest, APausedPolicyStaysAsItIs) {
   Apply("a", "limit: 32Mi", "vllm");
   ASSERT_TRUE(Becomes("a", "Ready", "True/Ready"));

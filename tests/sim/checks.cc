@@ -151,13 +151,13 @@ bool Simulation::ShortSince(const engine::EngineStats& stats) {
   return short_since;
 }
 
-// Segments have one slot size: what a guarantee may miss is less than one for each other size, and the tails that no
-// slot fits in.
+// Segments have one slot size: what a guarantee may miss is less than one for each other size on each disk, since
+// blocks are brought together on a disk, and the tails that no slot fits in.
 uint64_t Simulation::NvmeBytesMissed() const {
   std::set<uint32_t> sizes;
   for (const ModelLayout& layout : plan_.layouts) sizes.insert(layout.SlotBytes());
-  const uint64_t segments = plan_.nvme_bytes / kSegmentMinBytes + 1;
-  return (sizes.size() - 1) * kSegmentMinBytes + segments * (*sizes.rbegin() + kNvmeHeaderBytes);
+  const uint64_t segments = plan_.nvme_bytes / kSegmentMinBytes + plan_.disks;
+  return plan_.disks * (sizes.size() - 1) * kSegmentMinBytes + segments * (*sizes.rbegin() + kNvmeHeaderBytes);
 }
 
 // Nor is it refused.

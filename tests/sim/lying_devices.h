@@ -43,7 +43,9 @@ class WatchedCatalog : public tier::NvmeCatalog {
   std::optional<SlotId> recorded() const { return recorded_; }
 
   bool Put(const tier::CatalogRecord& record, absl::AnyInvocable<void(absl::Status)> done) override;
-  bool Refresh(SlotId slot, const tier::RecordTimes& times) override { return honest_->Refresh(slot, times); }
+  bool Refresh(SlotId slot, const tier::RecordTimes& times, absl::AnyInvocable<void(absl::Status)> done) override {
+    return honest_->Refresh(slot, times, std::move(done));
+  }
   void KeepTime(int64_t wall_ms) override { honest_->KeepTime(wall_ms); }
   int64_t kept_time_ms() const override { return honest_->kept_time_ms(); }
   void Delete(SlotId slot) override;
@@ -61,7 +63,7 @@ class WatchedCatalog : public tier::NvmeCatalog {
             absl::AnyInvocable<void(absl::Status)> done) override;
   void Flush(absl::AnyInvocable<void(absl::Status)> done) override { honest_->Flush(std::move(done)); }
   std::map<tier::OwnerUidHash, int64_t> tombstones() const override { return honest_->tombstones(); }
-  bool incomplete() const override { return honest_->incomplete(); }
+  tier::DiskSet incomplete() const override { return honest_->incomplete(); }
   void MarkComplete() override { honest_->MarkComplete(); }
 
  private:

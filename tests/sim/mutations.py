@@ -136,7 +136,10 @@ MUTATIONS = {
     'holds-past-a-lowered-limit': [
         (ENGINE + 'space.cc', 'tenant.stuck_on_nvme = !victim.valid();', 'tenant.stuck_on_nvme = false;')],
     'gives-away-what-is-pinned': [
-        (ENGINE + 'space_takeover.cc', '    if (entry.pinned_in(TierKind::kDram)) continue;\n', '')],
+        (ENGINE + 'residency.cc', '         !entry.leased_in(tier) && !entry.pinned_in(tier);\n',
+         '         !entry.leased_in(tier);\n'),
+        (ENGINE + 'residency.cc', '!entry.leased_in(tier) && !entry.pinned_in(tier) && !entry.writing &&',
+         '!entry.leased_in(tier) && !entry.writing &&')],
     'forgets-a-namespace-that-has-blocks': [
         (ENGINE + 'namespaces.cc', 'if (!space.tenant.valid() || space.users > 0 || space.entries > 0) return;',
          'if (!space.tenant.valid() || space.users > 0) return;')],

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/cipher/node_keys.h"
+#include "daemon/tier/nvme_disk.h"
 
 namespace kvartal::sim {
 
@@ -69,9 +70,16 @@ void Node::BootNvme() {
   file_->SetFaultRates(plan_.disk_faults, plan_.seed + boots_);
   file_->SetReorder(plan_.reorder, plan_.seed + boots_);
   lying_file_ = std::make_unique<LyingFile>(file_.get(), plan_.planted, disk_queue_.get());
-  auto nvme = tier::NvmeTier::Open(lying_file_.get(), &engine_clock_);
-  KV_CHECK(nvme.ok());
-  nvme_ = *std::move(nvme);
+  std::vector<std::shared_ptr<tier::NvmeDisk>> disks;
+  for (uint32_t i = 0; i < plan_.disks; ++i) {
+    const uint64_t begin = i * kDiskBytesMin;
+    const uint64_t end = i + 1 < plan_.disks ? begin + kDiskBytesMin : lying_file_->size_bytes();
+    disk_parts_.push_back(std::make_unique<FilePart>(lying_file_.get(), begin, end - begin));
+    auto disk = tier::NvmeDisk::Open(disk_parts_.back().get(), &engine_clock_);
+    KV_CHECK(disk.ok());
+    disks.push_back(*std::move(disk));
+  }
+  nvme_ = std::make_unique<tier::NvmeTier>(std::move(disks));
   capacity_.bytes[TierIndex(TierKind::kNvme)] = nvme_->stats().capacity_bytes;
   catalog_ = std::make_unique<testing::FakeCatalog>(catalog_queue_.get(), catalog_disk_);
   catalog_->SetQueueMax(plan_.catalog_queue_max);
@@ -100,6 +108,7 @@ void Node::Shutdown() {
   ciphers_.reset();
   watched_catalog_.reset();
   catalog_.reset();
+  disk_parts_.clear();
   lying_file_.reset();
   file_.reset();
   dram_.reset();
@@ -141,6 +150,13 @@ void Node::CompleteAll() {
   do {
     ran = memory_queue_->RunAll() + disk_queue_->RunAll() + catalog_queue_->RunAll();
   } while (ran > 0);
+}
+
+bool Node::nvme_offline() const {
+  if (nvme_ == nullptr) return false;
+  const std::vector<tier::DiskStats> disks = nvme_->disk_stats();
+  return std::any_of(disks.begin(), disks.end(),
+                     [](const tier::DiskStats& disk) { return disk.state == tier::DeviceState::kOffline; });
 }
 
 bool Node::MayBeFound(const NamespaceDigest& digest, const BlockKey& key) const {

@@ -14,6 +14,7 @@
 #include "daemon/tier/dram_tier.h"
 #include "daemon/tier/nvme_tier.h"
 #include "daemon/tier/tenant_ciphers.h"
+#include "tests/sim/file_part.h"
 #include "tests/sim/lying_devices.h"
 #include "tests/sim/plan.h"
 #include "tests/sim/random.h"
@@ -65,7 +66,8 @@ class Node {
   testing::FakeBlockFile* file() { return file_.get(); }
   testing::FakeCatalog* catalog() { return catalog_.get(); }
   size_t disk_backlog() const { return disk_queue_->queued(); }
-  bool nvme_offline() const { return nvme_ != nullptr && nvme_->device_state() == tier::DeviceState::kOffline; }
+  // A disk of it is.
+  bool nvme_offline() const;
   // By the next life: the catalog's folder has a record of that block, whoever's it is, or sends it to the headers.
   bool MayBeFound(const NamespaceDigest& digest, const BlockKey& key) const;
   WatchedCatalog* watched_catalog() { return watched_catalog_.get(); }
@@ -89,6 +91,7 @@ class Node {
   std::unique_ptr<tier::DramTier> dram_;
   std::unique_ptr<testing::FakeBlockFile> file_;
   std::unique_ptr<LyingFile> lying_file_;
+  std::vector<std::unique_ptr<FilePart>> disk_parts_;  // one after another in the file
   std::unique_ptr<tier::NvmeTier> nvme_;
   std::unique_ptr<testing::FakeCatalog> catalog_;
   std::unique_ptr<WatchedCatalog> watched_catalog_;

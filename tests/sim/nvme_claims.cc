@@ -11,6 +11,7 @@ namespace {
 constexpr uint32_t kClaimChain = 16;
 constexpr uint32_t kClaimNumbers = kNumbers - kScanStart;
 constexpr uint32_t kClaimRounds = 3 * kClaimNumbers / kClaimChain;  // what a queue refuses is asked for again
+constexpr int kDrainTicks = 250;      // a lease, a load that nobody waits for, and blocks that are dropped in parts
 constexpr int kClaimRestTicks = 150;  // longer than a segment that nothing leaves is waited for
 
 // No block goes for its age: what is there or not is a question of space alone.
@@ -72,6 +73,32 @@ void Simulation::ClaimNvmeGuarantee() {
     Wrong(absl::StrCat(model_.life(claims).rules.uid, " wanted all of the ", wanted,
                        " bytes of nvme it is guaranteed, and got ", charged()));
   }
+}
+
+// A limit on NVMe is lowered under what clients hold there and renew for ever, and nothing else happens: they keep what
+// they hold for a lease at most.
+void Simulation::DrainUnderHolds() {
+  const size_t nvme = TierIndex(TierKind::kNvme);
+  const Lease& lease = random_.Pick(leases_);
+  const Life& life = model_.life(lease.life);
+  const uint32_t index = lease.life;
+  const auto stats = [&] { return StatsOf(node_.engine().stats(), life.id); };
+  if (!life.in_policy || life.dropping || life.scribbles || !node_.recovered() || catalog_failed_) return;
+  const uint64_t charged = stats()->tiers[nvme].charged_bytes;
+  if (charged == 0) return;
+  policy::TenantRules rules = life.rules;
+  rules.tier(TierKind::kNvme).limit_bytes = charged / 4;
+  rules.tier(TierKind::kNvme).guarantee_bytes = std::min(rules.tier(TierKind::kNvme).guarantee_bytes, charged / 4);
+  ChangeRules(index, rules);
+  for (int ticks = 0; ticks < kDrainTicks && !findings_.any(); ++ticks) {
+    node_.CompleteAll();
+    Tick();
+  }
+  if (findings_.any() || !life.in_policy) return;
+  const uint64_t left = stats()->tiers[nvme].charged_bytes;
+  if (left > charged / 4)
+    Wrong(absl::StrCat(life.rules.uid, " holds ", left, " bytes of nvme long after its limit was lowered to ",
+                       charged / 4));
 }
 
 }  // namespace kvartal::sim

@@ -63,6 +63,13 @@ void AddEncryption(Plan* plan) {
   plan->keys_go = plan->encrypts && random.Chance(40);
 }
 
+// The same bytes on several disks, the last one the largest. Drawn apart: the rest of a plan stays as it is.
+void SplitDisk(Plan* plan) {
+  Random random(plan->seed ^ 0xd15c5);
+  if (plan->nvme_bytes == 0 || plan->large_blocks || plan->planted != Planted::kNothing || !random.Chance(40)) return;
+  plan->disks = static_cast<uint32_t>(std::clamp<uint64_t>(plan->nvme_bytes / kDiskBytesMin, 1, 3));
+}
+
 // What a lying device needs to be found out at all.
 void MakeRoomFor(Planted planted, Plan* plan, Random* random) {
   plan->planted = planted;
@@ -131,6 +138,7 @@ Plan MakePlan(uint64_t seed, Planted planted) {
   AddMoreFaults(&plan);
   AddLargeBlocks(&plan);
   AddEncryption(&plan);
+  SplitDisk(&plan);
   return plan;
 }
 
@@ -159,8 +167,8 @@ policy::TenantRules DrawRules(const Plan& plan, const std::string& name, uint32_
 
 std::string Describe(const Plan& plan) {
   std::string out = absl::StrCat("seed ", plan.seed, ": dram ", plan.dram_bytes / kMiB, " MiB, nvme ",
-                                 plan.nvme_bytes / kMiB, " MiB, ", plan.tenants.size(), " tenants, ", plan.eviction,
-                                 ", grace ", plan.removed_grace_ms, " ms, layouts");
+                                 plan.nvme_bytes / kMiB, " MiB on ", plan.disks, " disks, ", plan.tenants.size(),
+                                 " tenants, ", plan.eviction, ", grace ", plan.removed_grace_ms, " ms, layouts");
   for (const ModelLayout& layout : plan.layouts)
     absl::StrAppend(&out, " ", layout.shard_count, "x", layout.shard_bytes);
   absl::StrAppend(&out, ", speeds ", plan.memory_speed, "/", plan.disk_speed, "/", plan.catalog_speed,

@@ -57,6 +57,8 @@ enum class EventKind : uint8_t {
 };
 inline constexpr size_t kEventKinds = 17;
 
+inline constexpr uint64_t kDiskBytesMin = 20 * kMiB;  // of several: each has a segment, and a part of one
+
 struct TenantPlan {
   uint32_t groups = 1;
   bool hoards = false;     // releases next to nothing
@@ -68,6 +70,7 @@ struct Plan {
   uint64_t seed = 0;
   uint64_t dram_bytes = 0;
   uint64_t nvme_bytes = 0;  // 0: a node without NVMe
+  uint32_t disks = 1;       // that those are
   std::vector<TenantPlan> tenants;
   std::vector<ModelLayout> layouts;  // of namespaces; every tenant opens all of them
   bool large_blocks = false;         // two tenants, and two sizes that each can fill the disk

@@ -151,6 +151,7 @@ class Simulation : private engine::EngineObserver {
   std::string UnderWay();
   void CheckMemoryAtRest();
   void ClaimNvmeGuarantee();
+  void DrainUnderHolds();
   void CheckRemoved(const engine::EngineStats& stats);
   void EndSessions(uint32_t life);
 

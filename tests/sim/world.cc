@@ -253,6 +253,7 @@ void Simulation::EndTrouble() {
 void Simulation::DoSettle() {
   Say("everything comes to rest");
   EndTrouble();
+  if (plan_.nvme_bytes > 0 && !plan_.disk_lies() && !leases_.empty() && random_.Chance(50)) DrainUnderHolds();
   while (!leases_.empty() && !findings_.any()) ReleaseLease(0, leases_[0].blocks.size());
   for (const uint32_t index : current_) {
     for (size_t at = 0; at < model_.life(index).groups.size(); ++at) EndGroup(index, at);

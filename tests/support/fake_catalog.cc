@@ -32,6 +32,7 @@ struct FakeCatalog::State : public std::enable_shared_from_this<FakeCatalog::Sta
   size_t load_batch = 16;
   bool held = false;
   absl::Status write_status;
+  absl::Status salt_status;
   absl::Status load_status;
   Counts counts;
 
@@ -61,7 +62,7 @@ struct FakeCatalog::State : public std::enable_shared_from_this<FakeCatalog::Sta
 
   // Before whatever is written after them.
   void SaveSalts() {
-    if (!write_status.ok()) return;
+    if (!write_status.ok() || !salt_status.ok()) return;
     for (const auto& [owner, salt] : std::exchange(unsaved_salts, {}))
       Change([salt = salt](CatalogDisk& kept) { kept.salts[salt.owner] = salt; });
   }
@@ -111,32 +112,36 @@ bool FakeCatalog::Put(const CatalogRecord& record, absl::AnyInvocable<void(absl:
     --state.puts_under_way;
     ++state.counts.puts;
     state.SaveSalts();
-    if (state.write_status.ok()) {
+    absl::Status status = state.write_status;
+    if (record.header.seal.key_id != 0 && !state.unsaved_salts.empty()) status.Update(state.salt_status);
+    if (status.ok()) {
       state.Change([record](CatalogDisk& disk) {
         disk.records[record.slot.value()] = record.header;
         disk.KeepTime(std::max(record.header.first_commit_ms, record.header.last_access_ms));
       });
     }
-    done(state.write_status);
+    done(std::move(status));
   });
   return true;
 }
 
-bool FakeCatalog::Refresh(SlotId slot, const tier::RecordTimes& times) {
-  KV_CHECK(slot.valid());
+bool FakeCatalog::Refresh(SlotId slot, const tier::RecordTimes& times, absl::AnyInvocable<void(absl::Status)> done) {
+  KV_CHECK(slot.valid() && done != nullptr);
   if (state_->puts_under_way >= state_->queue_max) return false;
   ++state_->puts_under_way;
-  state_->Enqueue([slot, times](State& state) {
+  state_->Enqueue([slot, times, done = std::move(done)](State& state) mutable {
     --state.puts_under_way;
     ++state.counts.refreshes;
-    if (!state.write_status.ok()) return;
-    state.Change([slot, times](CatalogDisk& disk) {
-      const auto record = disk.records.find(slot.value());
-      if (record == disk.records.end()) return;
-      disk.KeepTime(times.last_access_ms);
-      record->second.last_access_ms = times.last_access_ms;
-      record->second.pinned_until_s = times.pinned_until_s;
-    });
+    if (state.write_status.ok()) {
+      state.Change([slot, times](CatalogDisk& disk) {
+        const auto record = disk.records.find(slot.value());
+        if (record == disk.records.end()) return;
+        disk.KeepTime(times.last_access_ms);
+        record->second.last_access_ms = times.last_access_ms;
+        record->second.pinned_until_s = times.pinned_until_s;
+      });
+    }
+    done(state.write_status);
   });
   return true;
 }
@@ -164,6 +169,9 @@ void FakeCatalog::PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms
     ++state.counts.tombstones;
     state.SaveSalts();
     if (state.write_status.ok()) {
+      std::erase_if(state.unsaved_salts, [&](const auto& unsaved) {
+        return unsaved.first == owner && unsaved.second.made_wall_ms < before_wall_ms;
+      });
       state.Change([owner, before_wall_ms](CatalogDisk& disk) {
         int64_t& before = disk.tombstones[owner];
         before = std::max(before, before_wall_ms);
@@ -227,7 +235,7 @@ void FakeCatalog::Flush(absl::AnyInvocable<void(absl::Status)> done) {
   });
 }
 
-bool FakeCatalog::incomplete() const { return state_->incomplete; }
+tier::DiskSet FakeCatalog::incomplete() const { return state_->incomplete ? tier::kAllDisks : tier::kNoDisk; }
 void FakeCatalog::MarkComplete() {
   // Said by a value, not by the code: g++ 12 takes an empty lambda in there for uninitialized.
   state_->Enqueue([complete = true](State& state) {
@@ -243,6 +251,7 @@ void FakeCatalog::FailWrites(absl::Status status) {
     state_->Change([erasures = state_->erasures](CatalogDisk& disk) { disk.erasures = erasures; });
   state_->write_status = std::move(status);
 }
+void FakeCatalog::FailSalts(absl::Status status) { state_->salt_status = std::move(status); }
 void FakeCatalog::FailNextLoad(absl::Status status) { state_->load_status = std::move(status); }
 void FakeCatalog::SetQueueMax(size_t count) { state_->queue_max = count == 0 ? kCatalogQueueMax : count; }
 void FakeCatalog::Hold() { state_->held = true; }

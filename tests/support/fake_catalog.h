@@ -40,7 +40,7 @@ class FakeCatalog : public tier::NvmeCatalog {
   ~FakeCatalog() override;
 
   bool Put(const tier::CatalogRecord& record, absl::AnyInvocable<void(absl::Status)> done) override;
-  bool Refresh(SlotId slot, const tier::RecordTimes& times) override;
+  bool Refresh(SlotId slot, const tier::RecordTimes& times, absl::AnyInvocable<void(absl::Status)> done) override;
   void KeepTime(int64_t wall_ms) override;
   int64_t kept_time_ms() const override;
   void Delete(SlotId slot) override;
@@ -55,12 +55,14 @@ class FakeCatalog : public tier::NvmeCatalog {
             absl::AnyInvocable<void(absl::Status)> done) override;
   void Flush(absl::AnyInvocable<void(absl::Status)> done) override;
   std::map<tier::OwnerUidHash, int64_t> tombstones() const override;
-  bool incomplete() const override;
+  tier::DiskSet incomplete() const override;
   void MarkComplete() override;
 
-  // While set, Put, PutErasure and PutTombstone end with `status` and change nothing (a full disk). OkStatus() ends
-  // that: erasures are as they would be, the rest is not written.
+  // While set, Put, Refresh, PutErasure and PutTombstone end with `status` and change nothing (a full disk). OkStatus()
+  // ends that: erasures are as they would be, the rest is not written.
   void FailWrites(absl::Status status);
+  // While set no new salt is written, as when their file cannot be made: Puts of encrypted blocks end with `status`.
+  void FailSalts(absl::Status status);
   // The next Load hands out its first batch, then ends with `status`.
   void FailNextLoad(absl::Status status);
   // From now on Put is refused when `count` are under way; 0: kCatalogQueueMax.

@@ -181,7 +181,7 @@ Finding CheckDiskSpace(const config::NvmeConfig& nvme) {
   const std::string detail = absl::StrCat(nvme.path, ": ", HumanBytes(nvme.size_bytes), " wanted, ", HumanBytes(there),
                                           " allocated, ", HumanBytes(free_bytes), " free");
   if (missing > free_bytes)
-    return {Level::kFail, "nvme space", detail, "free space on that disk or lower nvme[0].size"};
+    return {Level::kFail, "nvme space", detail, "free space on that disk or lower its nvme size"};
   return {Level::kOk, "nvme space", detail, ""};
 }
 
@@ -241,6 +241,18 @@ Finding TierOf(const admin::v1::Tier& tier) {
   return {Level::kOk, name, "serves", ""};
 }
 
+Finding DiskOf(const admin::v1::Disk& disk) {
+  const std::string name = absl::StrCat("disk ", disk.path());
+  const std::vector<std::string> note = absl::StrSplit(disk.note(), absl::MaxSplits(" -> ", 1));
+  const std::string fix = note.size() > 1 ? note[1] : "";
+  const std::string detail = absl::StrCat(disk.state(), ", ", HumanBytes(disk.used_bytes()), " of ",
+                                          HumanBytes(disk.capacity_bytes()), note[0].empty() ? "" : ": ", note[0]);
+  const Level degraded = disk.note().empty() ? Level::kOk : Level::kWarn;
+  const bool healthy = disk.state() == "healthy";
+  return {healthy ? degraded : Level::kFail, name, detail,
+          healthy || !fix.empty() ? fix : "see the note; the other disks serve"};
+}
+
 }  // namespace
 
 std::vector<Finding> CheckStatus(const admin::v1::StatusReply& status) {
@@ -253,6 +265,10 @@ std::vector<Finding> CheckStatus(const admin::v1::StatusReply& status) {
                       drains ? "restart it" : ""});
   for (const admin::v1::Tier& tier : status.tiers()) {
     if (tier.present()) findings.push_back(TierOf(tier));
+  }
+  // Of one disk the tier has said it all.
+  for (const admin::v1::Disk& disk : status.disks()) {
+    if (status.disks_size() > 1) findings.push_back(DiskOf(disk));
   }
   if (!status.attach_denials().empty()) findings.push_back(DenialsOf(status));
   if (!status.policy_error().empty()) {

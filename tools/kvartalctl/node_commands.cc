@@ -66,6 +66,15 @@ void PrintStatusTable(const pb::StatusReply& status) {
                tier.note()});
   }
   std::printf("\n%s", tiers.Render().c_str());
+  if (status.disks().empty()) return;
+  Table disks({"DISK", "STATE", "CAPACITY", "USED", "QUEUED", "WRITTEN", "ERRORS", "NOTE"});
+  for (const pb::Disk& disk : status.disks()) {
+    disks.Add({disk.path(), disk.state(), HumanBytes(disk.capacity_bytes()), HumanBytes(disk.used_bytes()),
+               HumanBytes(disk.queued_bytes()), HumanBytes(disk.written_bytes()),
+               HumanCount(disk.read_errors() + disk.write_errors() + disk.mismatches()),
+               status.disks_size() > 1 ? disk.note() : ""});
+  }
+  std::printf("\n%s", disks.Render().c_str());
 }
 
 }  // namespace

@@ -15,6 +15,11 @@ bool BytelessCatalog::Put(const tier::CatalogRecord&, Done done) {
   return true;
 }
 
+bool BytelessCatalog::Refresh(SlotId, const tier::RecordTimes&, Done done) {
+  End(std::move(done));
+  return true;
+}
+
 void BytelessCatalog::PutTombstone(const tier::OwnerUidHash&, int64_t, Done done) { End(std::move(done)); }
 
 void BytelessCatalog::Load(absl::AnyInvocable<void(std::vector<tier::CatalogRecord>)>, Done done) {

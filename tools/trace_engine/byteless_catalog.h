@@ -16,7 +16,7 @@ class BytelessCatalog : public tier::NvmeCatalog {
 
   bool Put(const tier::CatalogRecord& record, absl::AnyInvocable<void(absl::Status)> done) override;
   void Delete(SlotId) override {}
-  bool Refresh(SlotId, const tier::RecordTimes&) override { return true; }
+  bool Refresh(SlotId, const tier::RecordTimes&, absl::AnyInvocable<void(absl::Status)> done) override;
   void KeepTime(int64_t) override {}
   int64_t kept_time_ms() const override { return 0; }
   void PutTombstone(const tier::OwnerUidHash& owner, int64_t before_wall_ms,
@@ -30,7 +30,7 @@ class BytelessCatalog : public tier::NvmeCatalog {
             absl::AnyInvocable<void(absl::Status)> done) override;
   void Flush(absl::AnyInvocable<void(absl::Status)> done) override;
   // There is nothing to look for in the headers either.
-  bool incomplete() const override { return false; }
+  tier::DiskSet incomplete() const override { return tier::kNoDisk; }
   void MarkComplete() override {}
   std::map<tier::OwnerUidHash, int64_t> tombstones() const override { return {}; }
 

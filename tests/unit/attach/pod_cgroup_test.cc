@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <optional>
 #include <string>
 
 namespace kvartal::attach {
@@ -63,7 +64,7 @@ TEST(PodCgroupTest, EveryFormThatKubeletWritesNamesThePod) {
 TEST(PodCgroupTest, WhatIsInNoPodNamesNone) {
   const std::string id = kContainer;
   for (const std::string& text :
-       {std::string(), std::string("0::/\n"), std::string("0::/user.slice/user-1000.slice/session-1.scope\n"),
+       {std::string("0::/\n"), std::string("0::/user.slice/user-1000.slice/session-1.scope\n"),
         "0::/docker/" + id + "\n", "0::/../" + id + "\n", std::string("0::/kubepods/burstable\n"),
         std::string("0::/kubepods/podinfo/x\n"), std::string("0::/kubepods/pod2c48913c-b29f-11e7-9350-02096814779/x\n"),
         std::string("0::/kubepods/pod2c48913c-b29f-11e7-9350-02096814779g/x\n"),
@@ -73,11 +74,12 @@ TEST(PodCgroupTest, WhatIsInNoPodNamesNone) {
   }
 }
 
-TEST(PodCgroupTest, ACgroupNamedAfterSomebodyElsesPodNamesNone) {
+TEST(PodCgroupTest, ACgroupNamedAfterSomebodyElsesPodTellsNothing) {
   const std::string uid = kUid, other = kOther, id = kContainer;
-  EXPECT_EQ(PodOfCgroup("0::/kubepods/pod" + uid + "/" + id + "/kubepods/pod" + other + "/" + id + "\n"), "");
-  EXPECT_EQ(PodOfCgroup("0::/kubepods/pod" + uid + "/pod" + other + "\n"), "");
-  EXPECT_EQ(PodOfCgroup("5:cpu:/kubepods/pod" + uid + "/a\n0::/kubepods/pod" + other + "/a\n"), "");
+  EXPECT_EQ(PodOfCgroup("0::/kubepods/pod" + uid + "/" + id + "/kubepods/pod" + other + "/" + id + "\n"), std::nullopt);
+  EXPECT_EQ(PodOfCgroup("0::/kubepods/pod" + uid + "/pod" + other + "\n"), std::nullopt);
+  EXPECT_EQ(PodOfCgroup("5:cpu:/kubepods/pod" + uid + "/a\n0::/kubepods/pod" + other + "/a\n"), std::nullopt);
+  EXPECT_EQ(PodOfCgroup(""), std::nullopt) << "of a process that is gone";
   EXPECT_EQ(PodOfCgroup("0::/kubepods/pod" + uid + "/" + id + "/pod" + uid + "\n"), uid) << "its own name twice";
 }
 

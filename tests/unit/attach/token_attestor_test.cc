@@ -2,10 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 
-#include "absl/strings/str_cat.h"
-#include "daemon/base/limits.h"
 #include "tests/support/token_issuer.h"
 
 namespace kvartal::attach {
@@ -27,7 +26,8 @@ class TokenAttestorTest : public ::testing::Test {
     return attestor;
   }
   static std::string Token(const std::string& pod) { return issuer_->Token("team", "vllm", pod, kNowMs + 3'600'000); }
-  static DenialReason Judge(const TokenAttestor& attestor, const std::string& pod, const std::string& peer_pod = "") {
+  static DenialReason Judge(const TokenAttestor& attestor, const std::string& pod,
+                            const std::optional<std::string>& peer_pod = "") {
     return attestor.Judge(Token(pod), peer_pod, kNowMs).denial;
   }
 
@@ -39,6 +39,7 @@ TEST_F(TokenAttestorTest, TheKernelsWordOnThePodCounts) {
   EXPECT_EQ(Judge(attestor, "chat-0", TokenIssuer::PodUid("chat-0")), DenialReason::kNone);
   EXPECT_EQ(Judge(attestor, "chat-0", TokenIssuer::PodUid("thief-0")), DenialReason::kForeignPod);
   EXPECT_EQ(Judge(attestor, "chat-0"), DenialReason::kNone) << "the daemon cannot see the peer's pid";
+  EXPECT_EQ(Judge(attestor, "chat-0", std::nullopt), DenialReason::kPodUnproven) << "it can, and the peer hides";
 }
 
 TEST_F(TokenAttestorTest, WhereTheKernelCanTellItsSilenceIsARefusal) {
@@ -46,31 +47,28 @@ TEST_F(TokenAttestorTest, WhereTheKernelCanTellItsSilenceIsARefusal) {
   EXPECT_EQ(Judge(attestor, "chat-0", TokenIssuer::PodUid("chat-0")), DenialReason::kNone);
   EXPECT_EQ(Judge(attestor, "chat-0", TokenIssuer::PodUid("thief-0")), DenialReason::kForeignPod);
   EXPECT_EQ(Judge(attestor, "chat-0"), DenialReason::kPodUnproven);
+  EXPECT_EQ(Judge(attestor, "chat-0", std::nullopt), DenialReason::kPodUnproven);
 }
 
-TEST_F(TokenAttestorTest, ADeletedPodIsRememberedAndANewOneNeedNotBeListed) {
+TEST_F(TokenAttestorTest, APodThatIsGoneIsRefusedAndOneNobodyKnowsOfIsNot) {
   TokenAttestor attestor = Make();
-  attestor.SetPods({TokenIssuer::PodUid("chat-0"), TokenIssuer::PodUid("chat-1")});
   const token::PodClaims chat0 = attestor.Judge(Token("chat-0"), "", kNowMs).pod;
-  EXPECT_TRUE(attestor.StillVouchesFor(chat0));
-  attestor.SetPods({TokenIssuer::PodUid("chat-1")});
+  EXPECT_FALSE(attestor.PodIsGone(chat0));
+  attestor.SetGonePods({TokenIssuer::PodUid("chat-0")});
   EXPECT_EQ(Judge(attestor, "chat-0"), DenialReason::kPodGone);
-  EXPECT_FALSE(attestor.StillVouchesFor(chat0));
-  EXPECT_EQ(Judge(attestor, "chat-1"), DenialReason::kNone);
-  EXPECT_EQ(Judge(attestor, "chat-2"), DenialReason::kNone) << "newer than the list, which may be late or stopped";
-  attestor.SetPods({TokenIssuer::PodUid("chat-1")});
-  EXPECT_EQ(Judge(attestor, "chat-0"), DenialReason::kPodGone) << "also when it was gone before the list before";
+  EXPECT_TRUE(attestor.PodIsGone(chat0));
+  EXPECT_EQ(Judge(attestor, "chat-1"), DenialReason::kNone) << "newer than all that is known, which may be late";
+  attestor.SetGonePods({TokenIssuer::PodUid("chat-1")});
+  EXPECT_EQ(Judge(attestor, "chat-1"), DenialReason::kPodGone);
+  EXPECT_EQ(Judge(attestor, "chat-0"), DenialReason::kNone) << "what is said last takes the place of all before";
 }
 
-TEST_F(TokenAttestorTest, WhatIsRememberedOfDeletedPodsIsBounded) {
+// The order of the checks: a token that was not verified says nothing, of pods neither.
+TEST_F(TokenAttestorTest, OfATokenNobodyVouchesForItIsNotToldWhetherItsPodIsGone) {
   TokenAttestor attestor = Make();
-  attestor.SetPods({TokenIssuer::PodUid("first")});
-  std::vector<std::string> many;
-  for (size_t i = 0; i < kGonePodsMax; ++i) many.push_back(absl::StrCat("pod-", i));
-  attestor.SetPods(many);
-  EXPECT_EQ(Judge(attestor, "first"), DenialReason::kPodGone);
-  attestor.SetPods({});
-  EXPECT_EQ(Judge(attestor, "first"), DenialReason::kNone) << "the oldest is forgotten, its token expired long ago";
+  attestor.SetGonePods({TokenIssuer::PodUid("chat-0")});
+  EXPECT_EQ(attestor.Judge(TokenIssuer().Token("team", "vllm", "chat-0", kNowMs + 3'600'000), "", kNowMs).denial,
+            DenialReason::kTokenSignature);
 }
 
 TEST_F(TokenAttestorTest, RotatedKeysVouchFromOneMomentToTheNext) {
@@ -85,9 +83,9 @@ TEST_F(TokenAttestorTest, RotatedKeysVouchFromOneMomentToTheNext) {
   const TokenJudgement now = attestor.Judge(by_new, "", kNowMs);
   EXPECT_EQ(now.denial, DenialReason::kNone) << now.why;
   EXPECT_EQ(attestor.Judge(by_old, "", kNowMs).denial, DenialReason::kTokenUnknownKey);
-  EXPECT_TRUE(attestor.StillVouchesFor(now.pod));
+  EXPECT_FALSE(attestor.KeyIsGone(now.pod));
   attestor.SetKeys(kTestIssuer, *token::KeySet::Parse(issuer_->Jwks()));
-  EXPECT_FALSE(attestor.StillVouchesFor(now.pod));
+  EXPECT_TRUE(attestor.KeyIsGone(now.pod));
 }
 
 }  // namespace

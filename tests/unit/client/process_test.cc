@@ -99,6 +99,7 @@ TEST_F(ProcessTest, ForkedChildIsRefusedAndSendsNothing) {
     if (kv_commit(c, &slot, 1, 0, nullptr, kPatient) != KV_UNAVAILABLE) ::_exit(4);
     if (kv_poll(c, 0, nullptr) != KV_UNAVAILABLE) ::_exit(5);
     if (kv_connected(c) != 0) ::_exit(6);
+    if (kv_block_valid(found.lease.get(), 0) != 0) ::_exit(7);
     kv_release(c, found.lease.get(), 0);
     kv_detach(c);
     ::_exit(0);

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/limits.h"
+#include "tests/support/scratch_dir.h"
 
 namespace kvartal::config {
 namespace {
@@ -81,6 +82,36 @@ TEST(NodeConfigTest, ReadsEveryKey) {
   EXPECT_EQ(config->removed_grace_ms, 0);
 }
 
+TEST(NodeConfigTest, TheTierIsAListOfDisksOfAnySizeAndAsManyAsTheLimitSays) {
+  std::string disks;
+  for (size_t i = 0; i < kDisksMax; ++i)
+    disks += "- {path: d" + std::to_string(i) + ", size: " + std::to_string(i + 1) + "Gi}\n";
+  const auto config = ParseNodeConfig(kMinimal + "nvme:\n" + disks, "n.yaml", "/x");
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_THAT(config->nvme, SizeIs(kDisksMax));
+  EXPECT_EQ(config->nvme[3].path, "/x/d3");
+  EXPECT_EQ(config->nvme[3].size_bytes, 4 * kGiB);
+  const auto more = ParseNodeConfig(kMinimal + "nvme:\n" + disks + "- {path: more, size: 1Gi}\n", "n.yaml", "/x");
+  EXPECT_THAT(std::string(more.status().message()), HasSubstr("nvme: has 17 items; allowed: at most 16"));
+}
+
+TEST(NodeConfigTest, OneFileUnderTwoNamesIsNoSecondDisk) {
+  const testing::ScratchDir folder;
+  std::ofstream(folder.File("a")) << "x";
+  std::filesystem::create_hard_link(folder.File("a"), folder.File("b"));
+  std::filesystem::create_directory_symlink(folder.path(), folder.File("same"));
+  const auto read = [&](const std::string& first, const std::string& second) {
+    return std::string(ParseNodeConfig(kMinimal + "nvme: [{path: " + folder.File(first) +
+                                           ", size: 1Gi}, {path: " + folder.File(second) + ", size: 1Gi}]",
+                                       "n.yaml", "/x")
+                           .status()
+                           .message());
+  };
+  EXPECT_THAT(read("a", "b"), HasSubstr("nvme[1].path: "));
+  EXPECT_THAT(read("later", "same/later"), HasSubstr("is the file of nvme[0]"));
+  EXPECT_EQ(read("a", "later"), "");
+}
+
 TEST(NodeConfigTest, TheSharedDoorCanBeClosed) {
   const auto config = ParseNodeConfig(kMinimal + "attachSocket: \"\"\ndoors: [{name: red}]\n", "n.yaml", "/x");
   ASSERT_TRUE(config.ok()) << config.status();
@@ -130,7 +161,15 @@ TEST(NodeConfigTest, RefusesOneBadValueWithPlaceAndWhatIsAllowed) {
       {"nvme: [{path: a, size: 1Gi, ioThreads: 0}]",
        "nvme[0].ioThreads: '0' is out of range; allowed: integers 1 to 64"},
       {"nvme: [{path: a, size: 1Gi, io: aio}]", "nvme[0].io: 'aio' is not allowed; allowed: auto, uring, pool"},
-      {"nvme: [{path: a, size: 1Gi}, {path: b, size: 1Gi}]", "nvme: has 2 items; allowed: at most 1"},
+      {"nvme: [{path: a, size: 1Gi}, {path: b, size: 1Gi}, {path: x/../a, size: 2Gi}]",
+       "n.yaml:4:59: nvme[2].path: '/etc/kvartal/a' is the file of nvme[0], '/etc/kvartal/a'; each disk needs a file "
+       "of its own"},
+      {"nvme: [{path: a, size: 1Gi, writesPerDayPercent: 100}, {path: b, size: 1Gi, writesPerDayPercent: 50}]",
+       "nvme[1].writesPerDayPercent: is 50 and that of nvme[0] 100; the disks share one budget"},
+      {"nvme: [{path: a, size: 1Gi, writesPerDayPercent: 100}, {path: b, size: 1Gi}]",
+       "nvme[1].writesPerDayPercent: is 0 and that of nvme[0] 100"},
+      {"nvme: [{path: a, size: 9Ti}, {path: b, size: 8Ti}]",
+       "n.yaml:4:46: nvme[1].size: the disks up to this one are 18691697672192 bytes together; allowed: at most"},
       {"eviction: lfu", "n.yaml:4:11: eviction: 'lfu' is not allowed; allowed: lru, lhd"},
       {"metricsAddress: \"9400\"", "metricsAddress: '9400' is not an address; allowed: \"host:port\""},
       {"metricsAddress: \"localhost:99999\"", "metricsAddress: 'localhost:99999' is not an address"},

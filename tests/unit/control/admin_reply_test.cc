@@ -47,6 +47,27 @@ TEST(FillStatus, TellsEveryTierWithItsHealthAndNote) {
   EXPECT_EQ(reply.sessions(), 2u);
 }
 
+TEST(FillStatus, TellsEveryDiskAsItIsConfigured) {
+  NodeView view = ViewOfTwoTenants();
+  view.disks.resize(2);
+  view.disks[0] = {.path = "/d0", .present = true, .io_engine = "threads", .note = "slow -> mend it", .stats = {}};
+  view.disks[0].stats.state = tier::DeviceState::kDegraded;
+  view.disks[0].stats.granted_bytes = 12;
+  view.disks[0].stats.counters.header_mismatches = 2;
+  view.disks[0].stats.counters.checksum_mismatches = 3;
+  view.disks[1].path = "/d1";
+  pb::StatusReply reply;
+  FillStatus(view, &reply);
+  ASSERT_EQ(reply.disks_size(), 2);
+  EXPECT_EQ(reply.disks(0).path(), "/d0");
+  EXPECT_EQ(reply.disks(0).state(), "degraded");
+  EXPECT_EQ(reply.disks(0).io_engine(), "threads");
+  EXPECT_EQ(reply.disks(0).used_bytes(), 12u);
+  EXPECT_EQ(reply.disks(0).mismatches(), 5u);
+  EXPECT_EQ(reply.disks(0).note(), "slow -> mend it");
+  EXPECT_EQ(reply.disks(1).state(), "absent");
+}
+
 TEST(FillTenants, CountsSessionsATenantAndLeavesZeroRefusalsOut) {
   NodeView view = ViewOfTwoTenants();
   engine::TenantTierStats& dram = view.engine.tenants[1].tiers[TierIndex(TierKind::kDram)];

@@ -90,10 +90,7 @@ class EngineTest : public ::testing::Test, public EngineObserver {
 
   void Shutdown() {
     engine_.reset();
-    nvme_.reset();
-    ciphers_.reset();
-    catalog_.reset();
-    file_.reset();
+    ShutdownNvme();
     dram_.reset();
     memory_.reset();
     executor_ = std::make_unique<testing::ManualExecutor>();
@@ -112,19 +109,7 @@ class EngineTest : public ::testing::Test, public EngineObserver {
     memory_ = std::make_unique<testing::FakeMemory>(executor_.get());
     dram_ = std::make_unique<tier::DramTier>(memory_.get(), dram_bytes_);
     EngineDevices devices{.clock = &clock_, .dram = dram_.get()};
-    if (disk_ != nullptr) {
-      auto file = testing::FakeBlockFile::Open(disk_, executor_.get());
-      ASSERT_TRUE(file.ok()) << file.status();
-      file_ = *std::move(file);
-      auto nvme = tier::NvmeTier::Open(file_.get(), &clock_);
-      ASSERT_TRUE(nvme.ok()) << nvme.status();
-      nvme_ = *std::move(nvme);
-      catalog_ = std::make_unique<testing::FakeCatalog>(executor_.get(), catalog_disk_);
-      devices.nvme = nvme_.get();
-      devices.catalog = catalog_.get();
-      if (ring_ != nullptr) ciphers_ = std::make_unique<tier::TenantCiphers>(ring_, catalog_.get());
-      devices.ciphers = ciphers_.get();
-    }
+    if (disk_ != nullptr) BootNvme(&devices);
     engine_ = std::make_unique<CacheEngine>(options_, devices, Table());
     engine_->SetObserver(this);
     recovered_.reset();
@@ -133,6 +118,27 @@ class EngineTest : public ::testing::Test, public EngineObserver {
     if (!recovers_at_once_) return;
     Pump();
     ASSERT_TRUE(recovered_.has_value() && recovered_->ok());
+  }
+
+  // A test of several disks has its own.
+  virtual void BootNvme(EngineDevices* devices) {
+    auto file = testing::FakeBlockFile::Open(disk_, executor_.get());
+    ASSERT_TRUE(file.ok()) << file.status();
+    file_ = *std::move(file);
+    auto nvme = tier::NvmeTier::Open(file_.get(), &clock_);
+    ASSERT_TRUE(nvme.ok()) << nvme.status();
+    nvme_ = *std::move(nvme);
+    catalog_ = std::make_unique<testing::FakeCatalog>(executor_.get(), catalog_disk_);
+    devices->nvme = nvme_.get();
+    devices->catalog = catalog_.get();
+    if (ring_ != nullptr) ciphers_ = std::make_unique<tier::TenantCiphers>(ring_, catalog_.get());
+    devices->ciphers = ciphers_.get();
+  }
+  virtual void ShutdownNvme() {
+    nvme_.reset();
+    ciphers_.reset();
+    catalog_.reset();
+    file_.reset();
   }
 
   void Pump() { executor_->RunAll(); }

@@ -190,6 +190,47 @@ TEST_F(PinTest, APinSurvivesARestartAndEnds) {
   EXPECT_EQ(StatsOf("a/p").entries, 0u);
 }
 
+TEST_F(PinTest, APinSurvivesARestartThoughTheCatalogTookNoWritesWhenItWasGranted) {
+  Start({Guaranteed()});
+  Store("a/p", Open("a/p"), Chain(1, 2));
+  Pump();
+  AdvanceMs(300);
+  catalog_->FailWrites(absl::ResourceExhaustedError("disk full"));
+  ASSERT_EQ(Pin(Open("a/p"), Chain(1, 2), 300'000), Refusal::kNone);
+  AdvanceMs(3000);
+  EXPECT_GT(catalog_->counts().refreshes, 2u) << "tried, and tried again";
+  catalog_->FailWrites(absl::OkStatus());
+  AdvanceMs(3000);
+  const uint64_t refreshes = catalog_->counts().refreshes;
+  AdvanceMs(3000);
+  EXPECT_EQ(catalog_->counts().refreshes, refreshes) << "and no longer";
+  Restart();
+  EXPECT_EQ(StatsOf("a/p").pinned_blocks, 2u);
+  engine_->CheckInvariants();
+}
+
+// An entry, and a slot, may be another block's by the time the catalog answers.
+TEST_F(PinTest, TimesOfABlockThatWentMeanwhileAreNotWrittenAgain) {
+  auto rules = Guaranteed();
+  rules.max_age_ms = 2000;
+  Start({rules});
+  Store("a/p", Open("a/p"), Chain(1, 1));
+  Pump();
+  ASSERT_EQ(Pin(Open("a/p"), Chain(1, 1), 500), Refusal::kNone);
+  catalog_->FailWrites(absl::ResourceExhaustedError("disk full"));
+  catalog_->Hold();
+  AdvanceMs(5000);
+  ASSERT_EQ(StatsOf("a/p").entries, 0u);
+  const uint64_t refreshes = catalog_->counts().refreshes;
+  catalog_->Release();
+  Pump();
+  EXPECT_EQ(catalog_->counts().refreshes, refreshes + 1);
+  catalog_->FailWrites(absl::OkStatus());
+  AdvanceMs(3000);
+  EXPECT_EQ(catalog_->counts().refreshes, refreshes + 1);
+  engine_->CheckInvariants();
+}
+
 TEST_F(PinTest, APinnedBlockBecomesDurable) {
   Start({Guaranteed(0, 0, 0)});
   Store("a/p", Open("a/p"), Chain(1, 2));

@@ -56,6 +56,22 @@ TEST_F(ListWatchTest, TheFirstListComesFromTheServersCache) {
   EXPECT_EQ(first.after_ms, 0);
 }
 
+// A list of the cache may be older than what another process has seen already: what is new there would be missing here.
+TEST_F(ListWatchTest, WhatMustNotBeStaleIsListedFromTheStoreEveryTime) {
+  machine_ = ListWatch(42, {}, true);
+  NextRequest next = machine_.Start();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(next.verb, Verb::kList);
+    EXPECT_EQ(next.resource_version, "");
+    EXPECT_TRUE(next.paged);
+    const ListWatchStep page = machine_.OnPage(Page("10", {Object("a", "7")}, "more"), now_ms_);
+    EXPECT_EQ(page.next->continue_token, "more");
+    ASSERT_EQ(machine_.OnPage(Page("10", {Object("b", "8")}), now_ms_).next->verb, Verb::kWatch);
+    machine_.OnWatchSent(now_ms_);
+    next = *machine_.OnLine(ErrorLine(410, "Expired"), now_ms_).next;
+  }
+}
+
 TEST_F(ListWatchTest, AListIsInitThenObjectsThenDoneThenAWatchFromItsVersion) {
   machine_.Start();
   const ListWatchStep step = machine_.OnPage(Page("10", {Object("a", "7"), Object("b", "9")}), now_ms_);

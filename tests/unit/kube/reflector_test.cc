@@ -68,6 +68,34 @@ TEST_F(ReflectorTest, ListsThenWatchesFromThere) {
   EXPECT_THAT(changes_, ElementsAre("+a", "+b", "-a"));
 }
 
+TEST_F(ReflectorTest, OfManyObjectsOnlyThoseThatMatchAreAskedForAndALittleOfEachIsKept) {
+  ReflectorOptions options;
+  options.type = {"", "v1", "pods", true};
+  options.field_selector = "spec.nodeName!=,status.phase!=Failed";
+  options.always_from_store = true;
+  options.keep = [](const nlohmann::json& object) { return nlohmann::json{{"metadata", object["metadata"]}}; };
+  std::vector<nlohmann::json> kept;
+  reflector_ = std::make_unique<Reflector>(&client(), loop_.get(), &clock_, options,
+                                           [&](const ObjectChange& change) { kept.push_back(*change.object); });
+  reflector_->Start();
+  RunDue();
+  const std::string selector = "fieldSelector=spec.nodeName%21%3D%2Cstatus.phase%21%3DFailed";
+  EXPECT_EQ(Target(), absl::StrCat("/api/v1/pods?", selector, "&limit=500"));
+  const std::string large = R"({"metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"5"},"spec":{}})";
+  transport_.Answer(200,
+                    absl::StrCat(R"({"metadata":{"resourceVersion":"10","continue":"more"},"items":[)", large, "]}"));
+  RunDue();
+  EXPECT_EQ(Target(), absl::StrCat("/api/v1/pods?", selector, "&limit=500&continue=more"));
+  transport_.Answer(200, Page(10, ""));
+  RunDue();
+  EXPECT_THAT(Target(), HasSubstr(absl::StrCat("?", selector, "&watch=true")));
+  transport_.Head(200);
+  transport_.Bytes(Event("MODIFIED", large));
+  transport_.Bytes(Event("DELETED", large));
+  ASSERT_EQ(kept.size(), 3u);
+  for (const nlohmann::json& object : kept) EXPECT_FALSE(object.contains("spec"));
+}
+
 TEST_F(ReflectorTest, AWatchThatEndsCleanlyGoesOnWhereItWas) {
   Watching();
   transport_.Bytes(Event("MODIFIED", Object("a", 20)));

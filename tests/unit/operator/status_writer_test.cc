@@ -69,8 +69,10 @@ class StatusWriterTest : public testing::KubeLoop {
                       &clock_,
                       1,
                       {.on_matter = [this] { decider_.OnMatter(); },
-                       .on_policy = [this](const kube::ObjectKey& key) { writer_.Touch(key); }}};
-  Decider decider_{&watch_, loop_.get(), &clock_, {.on_nodes = [](auto&) {}, .on_verdict = [](auto&) {}}};
+                       .on_policy = [this](const kube::ObjectKey& key) { writer_.Touch(key); },
+                       .on_pool = [](const kube::ObjectKey&) {}}};
+  Decider decider_{
+      &watch_, loop_.get(), &clock_, {.on_nodes = [](auto&) {}, .on_verdict = [](auto&) {}, .on_pool = [](auto&) {}}};
   StatusWriter writer_{&client(), loop_.get(), &clock_, &watch_, &decider_, &fleet_};
 };
 

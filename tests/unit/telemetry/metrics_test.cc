@@ -68,6 +68,26 @@ TEST(ToFamilies, TheStateOfTheDiskIsShownWhereThereIsOne) {
   EXPECT_THAT(Text(metrics), HasSubstr("kvartal_nvme_quarantined_slots 7"));
 }
 
+TEST(ToFamilies, EachDiskHasLinesOfItsOwnAndOneThatIsAbsentItsStateAlone) {
+  NodeMetrics metrics = OneTenant();
+  EXPECT_THAT(Text(metrics), Not(HasSubstr("disk=\"")));
+  metrics.disks.resize(3);
+  for (size_t i = 0; i < 3; ++i) metrics.disks[i].path = "/d" + std::to_string(i);
+  metrics.disks[0].present = metrics.disks[1].present = true;
+  metrics.disks[0].stats.granted_bytes = 4096;
+  metrics.disks[0].stats.counters.bytes_written = 8192;
+  metrics.disks[1].stats.state = tier::DeviceState::kOffline;
+  metrics.disks[1].stats.counters.read_errors = 20;
+  const std::string text = Text(metrics);
+  EXPECT_THAT(text, HasSubstr("kvartal_nvme_disk_state{disk=\"/d0\"} 0"));
+  EXPECT_THAT(text, HasSubstr("kvartal_nvme_disk_state{disk=\"/d1\"} 2"));
+  EXPECT_THAT(text, HasSubstr("kvartal_nvme_disk_state{disk=\"/d2\"} 3"));
+  EXPECT_THAT(text, HasSubstr("kvartal_nvme_disk_used_bytes{disk=\"/d0\"} 4096"));
+  EXPECT_THAT(text, HasSubstr("kvartal_nvme_disk_written_bytes_total{disk=\"/d0\"} 8192"));
+  EXPECT_THAT(text, HasSubstr("kvartal_nvme_disk_errors_total{disk=\"/d1\",kind=\"read\"} 20"));
+  EXPECT_THAT(text, Not(HasSubstr("kvartal_nvme_disk_used_bytes{disk=\"/d2\"}")));
+}
+
 TEST(ToFamilies, OnlyReasonsThatHappenedAreShown) {
   NodeMetrics metrics = OneTenant();
   metrics.engine.tenants[0].tiers[TierIndex(TierKind::kNvme)].refusal(policy::Refusal::kCapacity).count = 3;

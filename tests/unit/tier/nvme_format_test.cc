@@ -245,5 +245,21 @@ TEST(NvmeFormat, CatalogRecordComesBackAsItWas) {
   EXPECT_TRUE(absl::IsDataLoss(DecodeBlockRecord(record).status()));
 }
 
+TEST(NvmeFormat, ARecordOfTheFirstVersionComesBackWithoutAKey) {
+  Page record(kBlockRecordBytes);
+  BlockHeader header = SomeHeader();
+  header.seal.key_id = 7;
+  EncodeBlockRecord(header, record);
+  record.resize(kBlockRecordBytes - sizeof(uint32_t));
+  EXPECT_FALSE(DecodeBlockRecord(record).ok()) << "one of this version, cut short";
+  record[0] = std::byte{1};
+  const absl::StatusOr<BlockHeader> decoded = DecodeBlockRecord(record);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  ExpectSame(*decoded, header);
+  EXPECT_EQ(decoded->seal.key_id, 0u);
+  record.resize(kBlockRecordBytes);
+  EXPECT_FALSE(DecodeBlockRecord(record).ok()) << "one of that version, and longer";
+}
+
 }  // namespace
 }  // namespace kvartal::tier

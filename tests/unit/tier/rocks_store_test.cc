@@ -1,6 +1,7 @@
 #include "daemon/tier/rocks_store.h"
 
 #include <gtest/gtest.h>
+#include <rocksdb/db.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 
@@ -9,6 +10,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -271,6 +274,62 @@ TEST_F(RocksStoreTest, ADamagedTableIsToldAndSetAsideAndWhatWasErasedStaysSo) {
                   })
                   .ok());
   EXPECT_EQ(condemned, 1u) << "the tombstone went into the new one";
+}
+
+// The engine asks again for what it is told of.
+TEST_F(RocksStoreTest, TimesThatCouldNotBeWrittenAreToldOf) {
+  testing::ManualExecutor executor;
+  auto catalog = OpenRocksCatalog(options_, &executor);
+  ASSERT_TRUE(catalog.ok());
+  std::optional<absl::Status> put, full, closed;
+  ASSERT_TRUE((*catalog)->Put(RecordOf(1), [&](absl::Status status) { put = std::move(status); }));
+  executor.RunUntil([&] { return put.has_value(); });
+  ASSERT_TRUE(put->ok());
+  const FullDisk disk(0);
+  ASSERT_TRUE((*catalog)->Refresh(SlotId(1), {.pinned_until_s = 7}, [&](absl::Status status) { full = status; }));
+  executor.RunUntil([&] { return full.has_value(); });
+  EXPECT_FALSE(full->ok());
+  ASSERT_TRUE((*catalog)->Refresh(SlotId(1), {.pinned_until_s = 7}, [&](absl::Status status) { closed = status; }));
+  executor.RunUntil([&] { return closed.has_value(); });
+  EXPECT_FALSE(closed->ok());
+}
+
+// An earlier build left it: its records have no number of a key.
+TEST_F(RocksStoreTest, ACatalogOfTheFirstVersionIsKeptAndTheHeadersAreRead) {
+  OwnerUidHash owner{};
+  owner[0] = 9;
+  ErasureRecord erasure;
+  erasure.id = 3;
+  {
+    auto store = Open();
+    ASSERT_TRUE(PutMany(store.get(), 5, 1).ok());
+    store->PutErasure(erasure);
+    ASSERT_TRUE(store->PutTombstone(owner, 77).ok());
+    ASSERT_TRUE(store->MarkComplete().ok());
+  }
+  {
+    rocksdb::DB* opened = nullptr;
+    ASSERT_TRUE(rocksdb::DB::Open(rocksdb::Options(), options_.path, &opened).ok());
+    const std::unique_ptr<rocksdb::DB> database(opened);
+    const std::string slot_key("s\0\0\0\5", 5);
+    for (const std::string& key : {std::string("m"), slot_key}) {
+      std::string value;
+      ASSERT_TRUE(database->Get(rocksdb::ReadOptions(), key, &value).ok());
+      value[0] = 1;
+      if (key == slot_key) value.resize(kBlockRecordBytes - sizeof(uint32_t));
+      ASSERT_TRUE(database->Put(rocksdb::WriteOptions(), key, value).ok());
+    }
+  }
+  for (const bool marked : {false, true}) {
+    auto store = Open();
+    EXPECT_EQ(store->incomplete(), !marked);
+    EXPECT_EQ(CountOf(store.get()), 1u);
+    EXPECT_EQ(store->tombstones().at(owner), 77);
+    ASSERT_EQ(store->Erasures().size(), 1u);
+    EXPECT_EQ(store->Erasures()[0].id, 3u);
+    ASSERT_TRUE(store->MarkComplete().ok());
+  }
+  EXPECT_FALSE(std::filesystem::exists(options_.path + ".corrupt-1"));
 }
 
 // A file system of its own, so that it can be full.

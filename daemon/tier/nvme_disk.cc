@@ -1,4 +1,4 @@
-#include "daemon/tier/nvme_tier_state.h"
+#include "daemon/tier/nvme_disk.h"
 
 #include <algorithm>
 #include <bit>
@@ -44,39 +44,58 @@ device::BlockIo SlotIo(device::BlockIo::Op op, device::IoClass io_class, DomainI
 
 }  // namespace
 
-NvmeTier::State::State(device::BlockFile* file, const Clock* clock, const Superblock& superblock)
+NvmeDisk::NvmeDisk(device::BlockFile* file, const Clock* clock, const Superblock& superblock)
     : file_(file),
       superblock_(superblock),
       device_id_(DeviceIdOf(superblock)),
       // A SlotId has 32 bits: what lies above 16 TiB is not used.
-      segments_(kNvmeDataStartBytes, std::min(file->size_bytes(), uint64_t{UINT32_MAX} * kSlotAlignBytes),
-                superblock.segment_bytes),
+      size_bytes_(std::min(file->size_bytes(), kNvmeBytesMax)),
+      segments_(kNvmeDataStartBytes, size_bytes_, superblock.segment_bytes),
       slots_(&segments_),
       health_(clock),
       pages_(segments_.segment_count()),
       next_generation_((superblock.open_count << kGenerationCountBits) + 1),
       capacity_bytes_(segments_.capacity_bytes()) {}
 
-uint64_t NvmeTier::State::GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const {
+absl::StatusOr<std::shared_ptr<NvmeDisk>> NvmeDisk::Open(device::BlockFile* file, const Clock* clock) {
+  KV_ASSIGN_OR_RETURN(const Superblock superblock, OpenSuperblock(file));
+  return std::make_shared<NvmeDisk>(file, clock, superblock);
+}
+
+uint64_t NvmeDisk::GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const {
   if (slot_bytes == 0 || slot_bytes > kBlockBytesMax || !Healthy()) return 0;
   const uint64_t bytes = NvmeSlots::ExtentBytes(PayloadOf(slot_bytes));
   return bytes <= at_most_bytes && segments_.CanReserve(PayloadOf(slot_bytes)) ? bytes : 0;
 }
 
-TierStats NvmeTier::State::Stats() const {
-  TierStats stats;
+DiskStats NvmeDisk::Stats() const {
+  DiskStats stats;
+  stats.device_id = device_id_;
+  stats.state = device_state();
   stats.capacity_bytes = capacity_bytes_;
   stats.granted_bytes = slots_.granted_bytes();
-  stats.used_bytes = slots_.used_bytes();
-  stats.slots_used = slots_.slots_taken();
-  stats.healthy = Healthy();
+  stats.queued_bytes = slots_.transferring_bytes();
+  stats.overdue_transfers = file_->Overdue();
+  stats.counters = counters_;
+  stats.counters.quarantined_slots = slots_.quarantined();
   return stats;
+}
+
+DiskLoad NvmeDisk::LoadFor(uint32_t slot_bytes) const {
+  return {.takes = GrowthBytes(slot_bytes, UINT64_MAX) > 0,
+          .queued_bytes = slots_.transferring_bytes(),
+          .free_bytes = capacity_bytes_ - slots_.granted_bytes(),
+          .capacity_bytes = capacity_bytes_};
+}
+
+bool NvmeDisk::Fits(uint32_t slot_bytes) const {
+  return segments_.segment_count() > 0 && segments_.SlotsOf(0, PayloadOf(slot_bytes)) > 0;
 }
 
 // --- transfers
 
-NvmeTier::State::TransferPtr NvmeTier::State::NewTransfer(SlotId slot, const BlockIdentity& identity,
-                                                          std::span<const std::byte> payload) {
+NvmeDisk::TransferPtr NvmeDisk::NewTransfer(SlotId slot, const BlockIdentity& identity,
+                                            std::span<const std::byte> payload) {
   KV_CHECK(payload.size() == slots_.PayloadBytesOf(slot) && identity.payload_bytes == payload.size());
   TransferPtr transfer;
   if (spare_.empty()) {
@@ -96,7 +115,7 @@ NvmeTier::State::TransferPtr NvmeTier::State::NewTransfer(SlotId slot, const Blo
   return transfer;
 }
 
-void NvmeTier::State::Recycle(TransferPtr transfer) {
+void NvmeDisk::Recycle(TransferPtr transfer) {
   transfer->write_done = nullptr;
   transfer->read_done = nullptr;
   transfer->payload = {};
@@ -106,8 +125,8 @@ void NvmeTier::State::Recycle(TransferPtr transfer) {
   if (spare_.size() < kSpareTransfersMax) spare_.push_back(std::move(transfer));
 }
 
-bool NvmeTier::State::Write(SlotId slot, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
-                            std::span<const std::byte> payload, WriteDone done) {
+bool NvmeDisk::Write(SlotId slot, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
+                     std::span<const std::byte> payload, WriteDone done) {
   if (!slots_.Idle(slot)) KV_BUG("an nvme slot is written while another transfer of it is under way");
   const uint32_t segment = *segments_.SegmentOf(slot);
   SegmentPage& page = pages_[segment];
@@ -132,7 +151,7 @@ bool NvmeTier::State::Write(SlotId slot, const BlockIdentity& identity, int64_t 
   return true;
 }
 
-bool NvmeTier::State::SubmitWrite(const TransferPtr& transfer) {
+bool NvmeDisk::SubmitWrite(const TransferPtr& transfer) {
   device::BlockIo io =
       SlotIo(device::BlockIo::Op::kWrite, device::IoClass::kDemotion, slots_.DomainOf(transfer->slot), *transfer);
   io.on_disk_thread = [transfer](device::BlockIo& io_to_seal) { return transfer->Seal(&io_to_seal); };
@@ -140,7 +159,7 @@ bool NvmeTier::State::SubmitWrite(const TransferPtr& transfer) {
   return file_->Submit(std::move(io));
 }
 
-void NvmeTier::State::OnWritten(const TransferPtr& transfer, const absl::Status& status) {
+void NvmeDisk::OnWritten(const TransferPtr& transfer, const absl::Status& status) {
   if (closed_) return;
   // Without a key nothing was asked of the device.
   const bool unasked = transfer->verdict == Verdict::kNoKey;
@@ -160,8 +179,8 @@ void NvmeTier::State::OnWritten(const TransferPtr& transfer, const absl::Status&
   OnQueueRoom();
 }
 
-bool NvmeTier::State::Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload,
-                           device::IoClass io_class, Done done) {
+bool NvmeDisk::Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, device::IoClass io_class,
+                    Done done) {
   if (device_state() == DeviceState::kOffline) return false;
   TransferPtr transfer = NewTransfer(slot, identity, payload);
   // Clients map `payload`: no block of another tenant may pass through it on its way to being refused. Memory that a
@@ -186,15 +205,15 @@ bool NvmeTier::State::Read(SlotId slot, const BlockIdentity& identity, std::span
   return true;
 }
 
-void NvmeTier::State::Hasten(SlotId slot) { file_->Hasten(slots_.DomainOf(slot), OffsetOf(slot)); }
+void NvmeDisk::Hasten(SlotId slot) { file_->Hasten(slots_.DomainOf(slot), OffsetOf(slot)); }
 
-bool NvmeTier::State::TakeBack(SlotId slot) {
+bool NvmeDisk::TakeBack(SlotId slot) {
   if (!file_->Withdraw(slots_.DomainOf(slot), OffsetOf(slot))) return false;
   slots_.EndTransfer(slot);
   return true;
 }
 
-void NvmeTier::State::OnRead(const TransferPtr& transfer, const absl::Status& status) {
+void NvmeDisk::OnRead(const TransferPtr& transfer, const absl::Status& status) {
   if (closed_) return;
   absl::Status result = status;
   if (transfer->verdict == Verdict::kNoKey) {
@@ -221,21 +240,21 @@ void NvmeTier::State::OnRead(const TransferPtr& transfer, const absl::Status& st
   OnQueueRoom();
 }
 
-void NvmeTier::State::Copy(SlotId from, SlotId to, const BlockIdentity& identity, int64_t first_commit_ms,
-                           int64_t last_access_ms, WriteDone done) {
+void NvmeDisk::Copy(SlotId from, const std::shared_ptr<NvmeDisk>& target, SlotId to, const BlockIdentity& identity,
+                    int64_t first_commit_ms, int64_t last_access_ms, WriteDone done) {
   const auto buffer = std::make_shared<Mapping>(NewPages(identity.payload_bytes));
   const std::span<std::byte> payload(buffer->data(), identity.payload_bytes);
   const auto told = std::make_shared<WriteDone>(std::move(done));
   const absl::Status no_room = absl::ResourceExhaustedError("the disk queue is full");
-  const bool queued = Read(from, identity, payload, device::IoClass::kDemotion, [=, this](const absl::Status& read) {
+  const bool queued = Read(from, identity, payload, device::IoClass::kDemotion, [=](const absl::Status& read) {
     if (!read.ok()) return (*told)(read);
     const auto on_written = [buffer, told](absl::StatusOr<BlockHeader> written) { (*told)(std::move(written)); };
-    if (!Write(to, identity, first_commit_ms, last_access_ms, payload, on_written)) (*told)(no_room);
+    if (!target->Write(to, identity, first_commit_ms, last_access_ms, payload, on_written)) (*told)(no_room);
   });
   if (!queued) (*told)(no_room);
 }
 
-bool NvmeTier::State::Erase(SlotId slot, Done done) {
+bool NvmeDisk::Erase(SlotId slot, Done done) {
   if (!slots_.Idle(slot)) KV_BUG("an nvme slot is erased while a transfer of it is under way");
   if (zeros_.data() == nullptr) zeros_ = NewPages(kNvmeHeaderBytes + kBlockBytesMax);
   device::BlockIo io;
@@ -251,7 +270,7 @@ bool NvmeTier::State::Erase(SlotId slot, Done done) {
   return true;
 }
 
-void NvmeTier::State::OnErased(SlotId slot, const absl::Status& status, Done done) {
+void NvmeDisk::OnErased(SlotId slot, const absl::Status& status, Done done) {
   if (closed_) return;
   NoteResult(status, &counters_.write_errors);
   slots_.SetWriteFailed(slot, !status.ok());
@@ -262,18 +281,18 @@ void NvmeTier::State::OnErased(SlotId slot, const absl::Status& status, Done don
 
 // --- ciphers
 
-const std::shared_ptr<PresentCipher>& NvmeTier::State::CipherOf(DomainId domain) {
+const std::shared_ptr<PresentCipher>& NvmeDisk::CipherOf(DomainId domain) {
   std::shared_ptr<PresentCipher>& cipher = ciphers_[domain];
   if (cipher == nullptr) cipher = std::make_shared<PresentCipher>();
   return cipher;
 }
 
-bool NvmeTier::State::MayWrite(DomainId domain) {
+bool NvmeDisk::MayWrite(DomainId domain) {
   const DomainCipher now = CipherOf(domain)->Get();
   return !now.required || (now.cipher != nullptr && now.cipher->newest_key() != 0);
 }
 
-Secrecy NvmeTier::State::SecrecyOf(SlotId slot) {
+Secrecy NvmeDisk::SecrecyOf(SlotId slot) {
   const DomainCipher now = CipherOf(slots_.DomainOf(slot))->Get();
   const uint32_t key_id = slots_.KeyIdOf(slot);
   if (key_id == 0) return now.required ? Secrecy::kInTheClear : Secrecy::kAsAsked;
@@ -282,7 +301,7 @@ Secrecy NvmeTier::State::SecrecyOf(SlotId slot) {
 
 // --- the header of a segment
 
-bool NvmeTier::State::WriteSegmentPage(uint32_t segment) {
+bool NvmeDisk::WriteSegmentPage(uint32_t segment) {
   auto page = std::make_shared<Mapping>(NewPages(kNvmeHeaderBytes));
   const uint32_t payload_bytes = segments_.PayloadBytesOf(segment);
   EncodeSegmentHeader({superblock_.device_uuid, segment, payload_bytes}, {page->data(), page->size()});
@@ -300,7 +319,7 @@ bool NvmeTier::State::WriteSegmentPage(uint32_t segment) {
   return true;
 }
 
-void NvmeTier::State::OnSegmentPage(uint32_t segment, const absl::Status& status) {
+void NvmeDisk::OnSegmentPage(uint32_t segment, const absl::Status& status) {
   if (closed_) return;
   NoteResult(status, &counters_.write_errors);
   SegmentPage& page = pages_[segment];
@@ -325,7 +344,7 @@ void NvmeTier::State::OnSegmentPage(uint32_t segment, const absl::Status& status
 }
 
 // False when the disk queue has no room for all of it.
-bool NvmeTier::State::SubmitWaiting(uint32_t segment) {
+bool NvmeDisk::SubmitWaiting(uint32_t segment) {
   SegmentPage& page = pages_[segment];
   if (page.waiting.empty() || page.writing != 0) return true;
   // Emptied meanwhile, and taken for another size.
@@ -337,13 +356,13 @@ bool NvmeTier::State::SubmitWaiting(uint32_t segment) {
 }
 
 // Every transfer that ends comes by: what the full queue had no room for is submitted now.
-void NvmeTier::State::OnQueueRoom() {
+void NvmeDisk::OnQueueRoom() {
   if (closed_) return;
   while (!stalled_.empty() && SubmitWaiting(stalled_.back())) stalled_.pop_back();
   if (scan_ != nullptr) scan_->Step();
 }
 
-void NvmeTier::State::NoteResult(const absl::Status& status, uint64_t* errors) {
+void NvmeDisk::NoteResult(const absl::Status& status, uint64_t* errors) {
   if (status.ok()) {
     health_.OnSuccess();
   } else {
@@ -359,21 +378,16 @@ void NvmeTier::State::NoteResult(const absl::Status& status, uint64_t* errors) {
       kWhat[static_cast<size_t>(told_state_)]);
 }
 
-void NvmeTier::State::Scan(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, Done done) {
+void NvmeDisk::Scan(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, Done done) {
   KV_CHECK(scan_ == nullptr || scan_->finished());
   const auto on_room = [weak = weak_from_this()] {
-    if (const std::shared_ptr<State> self = weak.lock()) self->OnQueueRoom();
+    if (const std::shared_ptr<NvmeDisk> self = weak.lock()) self->OnQueueRoom();
   };
   scan_ = std::make_shared<HeaderScan>(file_, superblock_, &segments_, on_room, std::move(batch), std::move(done));
   scan_->Step();
 }
 
-NvmeCounters& NvmeTier::State::counters() {
-  counters_.quarantined_slots = slots_.quarantined();
-  return counters_;
-}
-
-void NvmeTier::State::Close() {
+void NvmeDisk::Close() {
   closed_ = true;
   for (SegmentPage& page : pages_) page.waiting.clear();
   if (scan_ != nullptr) scan_->Cancel();

@@ -1,6 +1,7 @@
-// What an NvmeTier is made of; transfers under way hold it, so that it outlives the tier while the disk is at work.
+// One disk of an NvmeTier, with slots, health, queue and superblock of its own; it knows no other. Transfers under way
+// hold it, so that it outlives the tier while the disk is at work.
 // Confined to the engine loop, except for what a transfer does on a disk thread (nvme_transfer.h). Invariants: the
-// tier's.
+// tier's; a SlotId is a place on this disk.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,8 @@
 #include "daemon/base/mapping.h"
 #include "daemon/tier/cipher_buffers.h"
 #include "daemon/tier/device_health.h"
+#include "daemon/tier/disk_choice.h"
+#include "daemon/tier/disk_stats.h"
 #include "daemon/tier/nvme_scan.h"
 #include "daemon/tier/nvme_segment.h"
 #include "daemon/tier/nvme_slots.h"
@@ -23,25 +26,37 @@
 
 namespace kvartal::tier {
 
-class NvmeTier::State : public std::enable_shared_from_this<NvmeTier::State> {
+class NvmeDisk : public std::enable_shared_from_this<NvmeDisk> {
  public:
-  State(device::BlockFile* file, const Clock* clock, const Superblock& superblock);
+  using Done = NvmeTier::Done;
+  using WriteDone = NvmeTier::WriteDone;
+
+  // Reads or makes the superblock: the errors are NvmeTier::Open's.
+  static absl::StatusOr<std::shared_ptr<NvmeDisk>> Open(device::BlockFile* file, const Clock* clock);
+  NvmeDisk(device::BlockFile* file, const Clock* clock, const Superblock& superblock);
 
   NvmeSlots& slots() { return slots_; }
   SegmentTable& segments() { return segments_; }
   const std::string& device_id() const { return device_id_; }
-  NvmeCounters& counters();
+  // Of the address space: what slots may lie in.
+  uint64_t size_bytes() const { return size_bytes_; }
+  // Of that, without what is no slot's.
+  uint64_t capacity_bytes() const { return capacity_bytes_; }
+  DiskStats Stats() const;
+  DiskLoad LoadFor(uint32_t slot_bytes) const;
+  // By its errors; a device that holds transfers for too long is offline until it lets go of them.
   DeviceState device_state() const { return file_->Overdue() > 0 ? DeviceState::kOffline : health_.state(); }
   bool Healthy() const { return device_state() == DeviceState::kHealthy; }
   uint64_t GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const;
-  TierStats Stats() const;
+  bool Fits(uint32_t slot_bytes) const;
 
   bool Write(SlotId slot, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
              std::span<const std::byte> payload, WriteDone done);
   bool Read(SlotId slot, const BlockIdentity& identity, std::span<std::byte> payload, device::IoClass io_class,
             Done done);
-  void Copy(SlotId from, SlotId to, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
-            WriteDone done);
+  // `to` is a place on `target`, which may be this disk.
+  void Copy(SlotId from, const std::shared_ptr<NvmeDisk>& target, SlotId to, const BlockIdentity& identity,
+            int64_t first_commit_ms, int64_t last_access_ms, WriteDone done);
   bool Erase(SlotId slot, Done done);
   void Hasten(SlotId slot);
   bool TakeBack(SlotId slot);
@@ -77,6 +92,7 @@ class NvmeTier::State : public std::enable_shared_from_this<NvmeTier::State> {
   device::BlockFile* const file_;
   const Superblock superblock_;
   const std::string device_id_;
+  const uint64_t size_bytes_;
   SegmentTable segments_;
   NvmeSlots slots_;
   DeviceHealth health_;

@@ -1,0 +1,114 @@
+// Sessions take turns by what their frames cost: one with large leases keeps nobody waiting.
+#include "tests/integration/attach_hostile_fixture.h"
+
+namespace kvartal::attach {
+namespace {
+
+class TurnTest : public HostileTest {
+ protected:
+  // A lease of so many frames of one key, each 1024 times.
+  uint64_t BigLease(RawClient& client, uint32_t ns, uint64_t key, size_t frames, uint64_t lease = 0) {
+    ClientFrame frame = LookupFrame(ns, key, 1, lease);
+    std::string keys;
+    for (uint32_t i = 0; i < kKeysPerFrameMax; ++i) keys += KeyBytes(key);
+    frame.mutable_lookup()->set_keys(keys);
+    for (size_t i = 0; i < frames; ++i) {
+      const ServerFrame answer = Ask(client, frame);
+      EXPECT_EQ(answer.looked_up().matched(), kKeysPerFrameMax);
+      frame.mutable_lookup()->set_lease(answer.looked_up().lease());
+    }
+    return frame.lookup().lease();
+  }
+  static ClientFrame HintFrame(uint64_t lease) {
+    ClientFrame hint;
+    hint.mutable_hint()->set_lease(lease);
+    hint.mutable_hint()->set_what(v1::Hint::WAITING);
+    return hint;
+  }
+  uint64_t Positions() const { return server_->stats().positions; }
+};
+
+TEST_F(TurnTest, EndsWithTheBlocksItLookedAtNotWithItsFramesAlone) {
+  StartWithBystander();
+  RawClient client(Path("red"));
+  Attach(client);
+  const uint32_t ns = OpenNamespace(client);
+  Store(client, ns, 1, 1);
+  constexpr size_t kFrames = 60, kBlocks = kFrames * kKeysPerFrameMax;
+  const uint64_t lease = BigLease(client, ns, 1, kFrames);
+  constexpr uint64_t kTurnMax = kPositionsPerWakeMax + kBlocks;  // the frame that ends a turn is handled whole
+
+  for (uint32_t i = 0; i < kFramesPerWakeMax; ++i) ASSERT_TRUE(client.Send(HintFrame(lease)));
+  ClientFrame renew = Frame(7000);
+  for (size_t i = 0; i < kLeasesPerGroupMax; ++i) renew.mutable_renew()->add_leases(lease);
+  ASSERT_TRUE(client.Send(renew));
+  ASSERT_TRUE(bystander_->Send([this] {
+    ClientFrame lookup = LookupFrame(bystander_ns_, 1, 4);
+    lookup.set_request_id(7001);
+    return lookup;
+  }()));
+  const uint64_t before = Positions();
+  size_t turns = 0, answered_in = 0;
+  bool renewed = false;
+  while (!renewed && turns < 1000) {
+    const uint64_t begun = Positions();
+    loop_->RunOnce(0);
+    ++turns;
+    ASSERT_LE(Positions() - begun, kTurnMax + kKeysPerFrameMax) << "turn " << turns;
+    for (const ServerFrame& frame : Drain(*bystander_)) {
+      if (frame.request_id() == 7001) answered_in = turns;
+    }
+    for (const ServerFrame& frame : Drain(client)) {
+      if (frame.request_id() != 7000) continue;
+      renewed = true;
+      EXPECT_EQ(frame.renewed().count(), 1u) << "one lease, however often it is named";
+    }
+  }
+  EXPECT_TRUE(renewed);
+  EXPECT_GE(answered_in, 1u);
+  EXPECT_LE(answered_in, 2u) << "of " << turns << " turns";
+  EXPECT_GE(turns, kFramesPerWakeMax / 2);
+  EXPECT_EQ(Positions() - before, (kFramesPerWakeMax + 1) * kBlocks + 4) << "each is looked through once a frame";
+}
+
+TEST_F(TurnTest, OfALeaseThatIsTooLargeNeitherAHintNorAPinIsTaken) {
+  StartWithBystander();
+  RawClient client(Path("red"));
+  Attach(client);
+  const uint32_t ns = OpenNamespace(client);
+  Store(client, ns, 1, 2);
+  constexpr size_t kFrames = kPositionsPerWakeMax / kKeysPerFrameMax;
+  const uint64_t lease = BigLease(client, ns, 2, kFrames / 2, BigLease(client, ns, 1, kFrames / 2));
+  ClientFrame pin;
+  pin.mutable_pin()->set_lease(lease);
+  pin.mutable_pin()->set_until_wall_ms(static_cast<uint64_t>(clock_.WallMs()) + 1000);
+  EXPECT_TRUE(Ask(client, pin).has_pinned());
+  BigLease(client, ns, 2, 1, lease);
+  EXPECT_EQ(AskForError(client, pin).refusal(), "group_limit");
+  const uint64_t before = Positions();
+  ASSERT_TRUE(client.Send(HintFrame(lease)));
+  Spin();
+  EXPECT_EQ(Positions(), before) << "nothing is looked at";
+  EXPECT_EQ(RefusedAtTheDoor("group_limit"), 2u) << "a hint has no answer; it is counted";
+}
+
+TEST_F(TurnTest, AChainThatIsLookedUpInManyFramesIsNotLookedThroughForEachOfThem) {
+  rules_[0].max_age_ms = 3'600'000;  // a lease of an older block is not renewed: each has to be looked at
+  StartWithBystander();
+  RawClient client(Path("red"));
+  Attach(client);
+  const uint32_t ns = OpenNamespace(client);
+  Store(client, ns, 1, 1);
+  const uint64_t before = Positions();
+  const uint64_t lease = BigLease(client, ns, 1, 40);
+  EXPECT_EQ(Positions() - before, 40 * kKeysPerFrameMax);
+  // But it is renewed by a lookup that comes later.
+  AdvanceMs(kLeaseMsDefault - kTickMs);
+  BigLease(client, ns, 1, 1, lease);
+  EXPECT_EQ(Positions() - before, 81 * kKeysPerFrameMax);
+  AdvanceMs(kLeaseMsDefault - kTickMs);
+  EXPECT_EQ(Lookup(client, ns, 1, 1, lease).lease(), lease);
+}
+
+}  // namespace
+}  // namespace kvartal::attach

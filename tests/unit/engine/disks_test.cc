@@ -1,0 +1,229 @@
+// A node with several disks: what one of them does, or stops doing, costs the others nothing.
+#include "daemon/tier/disk_catalogs.h"
+#include "daemon/tier/nvme_disk.h"
+#include "tests/unit/engine/engine_fixture.h"
+
+namespace kvartal::engine {
+namespace {
+
+using testing::DiskFault;
+
+class DisksTest : public EngineTest {
+ protected:
+  static constexpr uint64_t kDiskBytes = 96 * kMiB;
+
+  void StartWith(std::vector<policy::TenantRules> rules, size_t disks = 3) {
+    for (size_t i = 0; i < disks; ++i) {
+      fakes_.push_back(testing::MakeFakeDisk(kDiskBytes));
+      records_.push_back(std::make_shared<testing::CatalogDisk>());
+    }
+    nvme_capacity_bytes_ = disks * kDiskBytes;
+    Start(std::move(rules));
+  }
+  // With these alone, by their first numbers: the others cannot be opened.
+  void RestartWith(const std::vector<size_t>& present) {
+    for (auto& file : files_) file->CutPower();
+    present_ = present;
+    Restart();
+  }
+  void BootNvme(EngineDevices* devices) override {
+    if (present_.empty()) {
+      for (size_t i = 0; i < fakes_.size(); ++i) present_.push_back(i);
+    }
+    std::vector<std::shared_ptr<tier::NvmeDisk>> disks;
+    std::vector<std::unique_ptr<tier::NvmeCatalog>> catalogs;
+    for (const size_t i : present_) {
+      auto file = testing::FakeBlockFile::Open(fakes_[i], executor_.get());
+      ASSERT_TRUE(file.ok()) << file.status();
+      files_.push_back(*std::move(file));
+      disks.push_back(*tier::NvmeDisk::Open(files_.back().get(), &clock_));
+      catalogs.push_back(std::make_unique<testing::FakeCatalog>(executor_.get(), records_[i]));
+    }
+    nvme_ = std::make_unique<tier::NvmeTier>(std::move(disks));
+    joined_ = std::make_unique<tier::DiskCatalogs>(std::move(catalogs), nvme_->map());
+    devices->nvme = nvme_.get();
+    devices->catalog = joined_.get();
+    devices->absent_disks = static_cast<uint32_t>(fakes_.size() - present_.size());
+  }
+  void ShutdownNvme() override {
+    nvme_.reset();
+    joined_.reset();
+    files_.clear();
+  }
+  ~DisksTest() override { Shutdown(); }
+
+  // Heads of chains, which go where most is free; stored one after another.
+  void StoreHeads(const std::string& tenant, NamespaceId ns, uint64_t first, size_t count) {
+    for (uint64_t i = 0; i < count; ++i) {
+      ASSERT_EQ(Store(tenant, ns, Chain(first + i, 1)), 1u);
+      Pump();
+    }
+  }
+  size_t Found(NamespaceId ns, uint64_t first, size_t count) {
+    size_t found = 0;
+    for (uint64_t i = 0; i < count; ++i) found += Matched(ns, Chain(first + i, 1));
+    return found;
+  }
+  Loaded LoadHeads(const std::string& tenant, NamespaceId ns, uint64_t first, size_t count) {
+    Loaded sum;
+    for (uint64_t i = 0; i < count; ++i) {
+      const Loaded one = LookupAndLoad(tenant, ns, Chain(first + i, 1));
+      sum.count += one.count;
+      sum.wrong += one.wrong;
+    }
+    return sum;
+  }
+  uint64_t ChargedOf(const std::string& tenant) { return TierStatsOf(tenant, TierKind::kNvme).charged_bytes; }
+  void ExpectBooksAgree() {
+    engine_->CheckInvariants();
+    uint64_t charged = 0, granted = 0;
+    for (const TenantStats& tenant : engine_->stats().tenants)
+      charged += tenant.tiers[TierIndex(TierKind::kNvme)].charged_bytes;
+    for (const tier::DiskStats& disk : engine_->stats().nvme_disks) granted += disk.granted_bytes;
+    EXPECT_EQ(charged, granted);
+  }
+
+  std::vector<std::shared_ptr<testing::FakeDisk>> fakes_;
+  std::vector<std::shared_ptr<testing::CatalogDisk>> records_;
+  std::vector<std::unique_ptr<testing::FakeBlockFile>> files_;
+  std::unique_ptr<tier::DiskCatalogs> joined_;
+  std::vector<size_t> present_;
+};
+
+TEST_F(DisksTest, BlocksOnAllDisksComeBackAndATenantsLimitIsThatOfTheirSum) {
+  constexpr uint64_t kLimit = 40 * (kTestBlockBytes + kNvmeHeaderBytes);
+  StartWith({Rules("a/p", 64 * kMiB, kLimit)});
+  StoreHeads("a/p", Open("a/p"), 1, 60);
+  EXPECT_EQ(ChargedOf("a/p"), kLimit);
+  for (const tier::DiskStats& disk : engine_->stats().nvme_disks) EXPECT_GT(disk.granted_bytes, 0u);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kNvme).overshoot_bytes, 0u);
+  ExpectBooksAgree();
+
+  RestartWith({2, 0, 1});
+  const NamespaceId ns = Open("a/p");
+  EXPECT_EQ(ChargedOf("a/p"), kLimit);
+  EXPECT_EQ(Found(ns, 21, 40), 40u) << "the order of the disks does not matter";
+  const Loaded loaded = LoadHeads("a/p", ns, 21, 40);
+  EXPECT_EQ(loaded.count, 40u);
+  EXPECT_EQ(loaded.wrong, 0u);
+  ExpectBooksAgree();
+}
+
+TEST_F(DisksTest, WithoutOneDiskItsBlocksAreMissesAndWithItTheyAreBack) {
+  StartWith({Rules("a/p", 64 * kMiB, 64 * kMiB)});
+  StoreHeads("a/p", Open("a/p"), 1, 60);
+  const uint64_t on_second = engine_->stats().nvme_disks[1].granted_bytes / (kTestBlockBytes + kNvmeHeaderBytes);
+  ASSERT_GT(on_second, 0u);
+
+  RestartWith({0, 2});
+  NamespaceId ns = Open("a/p");
+  EXPECT_EQ(Found(ns, 1, 60), 60 - on_second);
+  // What was a miss is stored anew, on a disk that is there.
+  for (uint64_t i = 1; i <= 60; ++i) {
+    if (Matched(ns, Chain(i, 1)) == 0) StoreHeads("a/p", ns, i, 1);
+  }
+  EXPECT_EQ(Found(ns, 1, 60), 60u);
+  ExpectBooksAgree();
+
+  RestartWith({0, 1, 2});
+  ns = Open("a/p");
+  const Loaded loaded = LoadHeads("a/p", ns, 1, 60);
+  EXPECT_EQ(loaded.count, 60u);
+  EXPECT_EQ(loaded.wrong, 0u);
+  ExpectBooksAgree();
+}
+
+TEST_F(DisksTest, AReplacedDiskCostsNothingOnTheOthersAndItsHeadersAloneAreRead) {
+  StartWith({Rules("a/p", 64 * kMiB, 64 * kMiB)});
+  StoreHeads("a/p", Open("a/p"), 1, 60);
+  AdvanceMs(1000);
+  Restart();
+  const uint64_t on_first = engine_->stats().nvme_disks[0].granted_bytes / (kTestBlockBytes + kNvmeHeaderBytes);
+  for (auto& file : files_) file->CutPower();
+  Shutdown();
+  fakes_[0] = testing::MakeFakeDisk(kDiskBytes);
+  records_[0] = std::make_shared<testing::CatalogDisk>();
+  Boot();
+  EXPECT_EQ(Found(Open("a/p"), 1, 60), 60 - on_first);
+  EXPECT_GT(files_[0]->counts().reads, 0u);
+  EXPECT_EQ(files_[1]->counts().reads + files_[2]->counts().reads, 0u);
+  ExpectBooksAgree();
+}
+
+TEST_F(DisksTest, ALostCatalogOfOneDiskIsRebuiltFromItsHeaders) {
+  StartWith({Rules("a/p", 64 * kMiB, 64 * kMiB)});
+  StoreHeads("a/p", Open("a/p"), 1, 60);
+  records_[1] = std::make_shared<testing::CatalogDisk>();
+  RestartWith({0, 1, 2});
+  const NamespaceId ns = Open("a/p");
+  const Loaded loaded = LoadHeads("a/p", ns, 1, 60);
+  EXPECT_EQ(loaded.count, 60u);
+  EXPECT_EQ(loaded.wrong, 0u);
+  ExpectBooksAgree();
+}
+
+TEST_F(DisksTest, WhatLiesOnAnOfflineDiskIsAMissAndTheOthersServeAndTakeNewBlocks) {
+  StartWith({Rules("a/p", 64 * kMiB, 64 * kMiB)});
+  StoreHeads("a/p", Open("a/p"), 1, 60);
+  RestartWith({0, 1, 2});
+  const NamespaceId ns = Open("a/p");
+  const uint64_t on_second = engine_->stats().nvme_disks[1].granted_bytes / (kTestBlockBytes + kNvmeHeaderBytes);
+  files_[1]->SetOverdue(1);
+  EXPECT_EQ(engine_->stats().nvme_state, tier::DeviceState::kHealthy);
+  EXPECT_EQ(Found(ns, 1, 60), 60 - on_second);
+  const uint64_t before = engine_->stats().nvme_disks[1].granted_bytes;
+  StoreHeads("a/p", ns, 100, 20);
+  EXPECT_EQ(StatsOf("a/p").durable_blocks, 80u);
+  EXPECT_EQ(engine_->stats().nvme_disks[1].granted_bytes, before);
+  files_[1]->SetOverdue(0);
+  EXPECT_EQ(Found(ns, 1, 60), 60u) << "it was there all the while";
+  ExpectBooksAgree();
+}
+
+TEST_F(DisksTest, AFullTierWithASickDiskGivesUpBlocksOfTheOthersAlone) {
+  StartWith({Rules("a/p", 32 * kMiB, 3 * kDiskBytes)});
+  const NamespaceId ns = Open("a/p");
+  // More than fits: eviction has begun.
+  StoreHeads("a/p", ns, 1, 1200);
+  files_[1]->SetOverdue(1);
+  const uint64_t kept = engine_->stats().nvme_disks[1].granted_bytes;
+  ASSERT_GT(kept, 0u);
+  const uint64_t written = nvme_->counters().blocks_written;
+  StoreHeads("a/p", ns, 5000, 300);
+  EXPECT_EQ(engine_->stats().nvme_disks[1].granted_bytes, kept) << "nothing there makes room for anybody";
+  EXPECT_EQ(nvme_->counters().blocks_written, written + 300);
+  ExpectBooksAgree();
+}
+
+TEST_F(DisksTest, ADropWhileADiskIsAwayIsNotCertifiedAndErasesItsBlocksWhenItIsBack) {
+  StartWith({Rules("a/p", 64 * kMiB, 64 * kMiB), Rules("b/p", 64 * kMiB, 64 * kMiB)});
+  StoreHeads("a/p", Open("a/p"), 1, 60);
+  RestartWith({0, 2});
+  std::optional<absl::StatusOr<uint64_t>> dropped;
+  engine_->DropTenant(engine_->FindTenant("a/p"), [&](absl::StatusOr<uint64_t> bytes) { dropped = std::move(bytes); });
+  Pump();
+  AdvanceMs(kTickMs);
+  ASSERT_TRUE(dropped.has_value());
+  EXPECT_FALSE(dropped->ok()) << "nobody knows what lies on the third disk";
+  ASSERT_FALSE(receipts_.empty());
+  EXPECT_GT(receipts_.back().unerased_blocks, 0u);
+  receipts_.clear();
+
+  RestartWith({0, 1, 2});
+  EXPECT_EQ(Found(Open("a/p"), 1, 60), 0u);
+  AdvanceMs(10 * kTickMs);
+  ASSERT_EQ(receipts_.size(), 1u);
+  EXPECT_GT(receipts_[0].blocks, 0u);
+  EXPECT_EQ(receipts_[0].unerased_blocks, 0u);
+  for (uint64_t i = 1; i <= 60; ++i) {
+    const std::string page(4096, static_cast<char>(KeyOf(i).bytes[0]));
+    if (page[0] == 0) continue;
+    const std::span<const std::byte> disk = files_[1]->bytes();
+    for (size_t at = 0; at < disk.size(); at += page.size())
+      ASSERT_NE(std::memcmp(disk.data() + at, page.data(), page.size()), 0) << "block " << i << " is still there";
+  }
+  ExpectBooksAgree();
+}
+
+}  // namespace
+}  // namespace kvartal::engine
