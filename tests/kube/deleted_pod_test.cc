@@ -2,6 +2,7 @@
 // real daemons. No pod runs; this process is the client of each.
 #include <map>
 
+#include "absl/strings/match.h"
 #include "client/libkvartal/kvartal.hpp"
 #include "tests/kube/operator_fixture.h"
 
