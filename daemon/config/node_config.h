@@ -76,7 +76,8 @@ struct NodeConfig {
   int64_t removed_grace_ms = 600'000;  // from the removal of a tenant's policy to the erasure of its bytes
 };
 
-// `text` is the YAML, `file_name` only names it in errors. Relative paths are taken against `base_dir`.
+// `text` is the YAML, `file_name` only names it in errors. The file system is looked at to tell two disks from one file
+// under two names, and for nothing else. Relative paths are taken against `base_dir`.
 absl::StatusOr<NodeConfig> ParseNodeConfig(std::string_view text, const std::string& file_name,
                                            const std::string& base_dir);
 absl::StatusOr<NodeConfig> LoadNodeConfig(const std::string& path);

@@ -45,11 +45,12 @@ class CacheEngine::Core {
     for (auto& tenant : state.tenants) tenant->waiters.clear();
   }
 
+  // Not for reads: they make nothing durable, and while anybody loads there is always one.
   void TryEndDrain() {
-    if (!drain_done || state.writes_under_way > 0 || state.reads_under_way > 0) return;
+    if (!drain_done || state.writes_under_way > 0) return;
     auto done = std::exchange(drain_done, nullptr);
-    if (state.devices.catalog == nullptr) return done();
-    state.devices.catalog->Flush([done = std::move(done)](absl::Status) mutable { done(); });
+    if (state.devices.catalog == nullptr) return done(absl::OkStatus());
+    state.devices.catalog->Flush(std::move(done));
   }
 
   EngineState state;
@@ -66,7 +67,7 @@ class CacheEngine::Core {
   Expiry expiry;
   Removal removal;
   Recovery recovery;
-  absl::AnyInvocable<void()> drain_done;
+  absl::AnyInvocable<void(absl::Status)> drain_done;
 };
 
 CacheEngine::CacheEngine(const EngineOptions& options, const EngineDevices& devices,
@@ -182,7 +183,7 @@ void CacheEngine::CatchUp() { core_->expiry.RunTimers(); }
 
 void CacheEngine::Recover(absl::AnyInvocable<void(absl::Status)> done) { core_->recovery.Start(std::move(done)); }
 
-void CacheEngine::Drain(absl::AnyInvocable<void()> done) {
+void CacheEngine::Drain(absl::AnyInvocable<void(absl::Status)> done) {
   core_->state.draining = true;
   core_->drain_done = std::move(done);
   core_->TryEndDrain();

@@ -238,8 +238,8 @@ class CacheEngine {
   void CatchUp();
   // Reads the catalog (or the headers) back. Lookups are served meanwhile; charges of NVMe wait until `done`.
   void Recover(absl::AnyInvocable<void(absl::Status)> done);
-  // No new stores; `done` when nothing is under way and the catalog is synced.
-  void Drain(absl::AnyInvocable<void()> done);
+  // No new stores; `done` when no write is under way any more, with what the sync of the catalog came to. Reads go on.
+  void Drain(absl::AnyInvocable<void(absl::Status)> done);
 
   // What the door refused a tenant before it came here: counted and told beside the engine's own.
   void NoteRefusal(TenantId tenant, policy::Refusal reason);

@@ -186,9 +186,11 @@ void Removal::Finish(TenantState& tenant) {
   const DeletionReceipt receipt = receipts_.Close(tenant);
   if (receipt.unerased_blocks > 0) {
     Note(tenant, "blocks that could not be zeroed",
-         absl::DataLossError(absl::StrCat(receipt.unerased_blocks,
-                                          " so far; their bytes may still be on the device until it is overwritten or "
-                                          "replaced")));
+         absl::DataLossError(absl::StrCat(
+             receipt.unerased_blocks,
+             " so far; their bytes may still be on the device until it is overwritten or "
+             "replaced",
+             state_.devices.absent_disks == 0 ? "" : "; a disk is absent, and nobody knows what lies there")));
   }
   auto done = std::move(tenant.drop_done);
   if (!tenant.drop_status.ok()) return done(tenant.drop_status);

@@ -35,14 +35,14 @@ EntryId Space::Victim(TenantState& tenant, TierKind tier, uint64_t request) {
       kVictimProbesMax);
 }
 
-EntryId Space::VictimOnTakingDisk(TenantState& tenant, uint64_t request) {
+EntryId Space::VictimOnTakingDisk(TenantState& tenant, uint32_t slot_bytes, uint64_t request) {
   return tenant.order(TierKind::kNvme)
       .Victim(
           [&](EntryId id) {
             const index::Entry& entry = state_.index.at(id);
             const bool asks = request != kNoRequest && entry.last_touch == request;
             return residency_.Evictable(id, TierKind::kNvme) && !asks &&
-                   state_.devices.nvme->DeviceStateOf(entry.copy(TierKind::kNvme).slot) == tier::DeviceState::kHealthy;
+                   state_.devices.nvme->MayMakeRoom(entry.copy(TierKind::kNvme).slot, slot_bytes);
           },
           kVictimProbesMax);
 }
@@ -183,17 +183,20 @@ SpaceResult Space::TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t r
       if (started == Compaction::Started::kStuck) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kTierSick};
     }
     if (step == Step::kStuck && shares_.AboveCap(tenant, TierKind::kNvme))
-      step = EvictNvme(tenant, request, slot_charge);
+      step = EvictNvme(tenant, slot_bytes, request);
     if (step == Step::kStuck) step = TakeNvmeFromOthers(tenant, slot_bytes);
-    if (step == Step::kStuck) step = EvictNvme(tenant, request, slot_charge);
-    if (step == Step::kStuck && WaitsForGuarantee(tenant, TierKind::kNvme, slot_charge)) step = Step::kWait;
+    if (step == Step::kStuck) step = EvictNvme(tenant, slot_bytes, request);
+    // What others borrowed may lie on a disk that is sick: nobody waits for that.
+    const bool may_wait = step == Step::kStuck && state_.devices.nvme->all_healthy();
+    if (may_wait && WaitsForGuarantee(tenant, TierKind::kNvme, slot_charge)) step = Step::kWait;
     if (step == Step::kWait) return {SpaceOutcome::kWait, SlotId::None(), Refusal::kNone};
     if (step == Step::kStuck) break;
   }
   const policy::Account& account = state_.ledger.account(tenant.id, TierKind::kNvme);
   if (account.limit_bytes < slot_charge) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kTooSmall};
   const bool limited = account.charged_bytes + slot_charge > account.limit_bytes;
-  return {SpaceOutcome::kRefused, SlotId::None(), limited ? Refusal::kTenantLimit : Refusal::kCapacity};
+  const Refusal short_of = state_.devices.nvme->all_healthy() ? Refusal::kCapacity : Refusal::kTierSick;
+  return {SpaceOutcome::kRefused, SlotId::None(), limited ? Refusal::kTenantLimit : short_of};
 }
 
 // kWait: the device refused what the ledger and its free slots allow.
@@ -209,10 +212,10 @@ Space::Step Space::GrowNvme(TenantState& tenant, uint32_t slot_bytes, SlotId aft
   return Step::kRetry;
 }
 
-Space::Step Space::EvictNvme(TenantState& tenant, uint64_t request, uint64_t least_bytes) {
-  const bool short_on_disks = Room(tenant, TierKind::kNvme) >= least_bytes;
+Space::Step Space::EvictNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t request) {
+  const bool short_on_disks = Room(tenant, TierKind::kNvme) >= slot_bytes + kNvmeHeaderBytes;
   const EntryId victim =
-      short_on_disks ? VictimOnTakingDisk(tenant, request) : Victim(tenant, TierKind::kNvme, request);
+      short_on_disks ? VictimOnTakingDisk(tenant, slot_bytes, request) : Victim(tenant, TierKind::kNvme, request);
   if (!victim.valid()) return Step::kStuck;
   residency_.DropCopy(victim, TierKind::kNvme, DropReason::kOwnSpace);
   return Step::kRetry;

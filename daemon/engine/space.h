@@ -79,8 +79,7 @@ class Space {
   void DropAhead(TenantState& tenant, uint64_t request, uint32_t wanted);
   policy::Refusal DramRefusal(const TenantState& tenant, uint32_t slot_bytes) const;
   Step GrowNvme(TenantState& tenant, uint32_t slot_bytes, SlotId after, SlotId* slot);
-  // `least_bytes` is what is to be charged.
-  Step EvictNvme(TenantState& tenant, uint64_t request, uint64_t least_bytes);
+  Step EvictNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t request);
 
   // --- from others
   Step TakeDramFromOthers(TenantState& taker, uint32_t slot_bytes);
@@ -101,9 +100,9 @@ class Space {
   // What could be charged to the tenant now, limit and capacity both considered.
   uint64_t Room(const TenantState& tenant, TierKind tier) const;
   EntryId Victim(TenantState& tenant, TierKind tier, uint64_t request);
-  // The same of NVMe, where room is short on the disks and not in the books: only what gives up a place on a disk that
-  // takes new blocks is of use.
-  EntryId VictimOnTakingDisk(TenantState& tenant, uint64_t request);
+  // The same of NVMe, where room is short on the disks and not in the books: only what gives up a place where one of
+  // `slot_bytes` may come is of use.
+  EntryId VictimOnTakingDisk(TenantState& tenant, uint32_t slot_bytes, uint64_t request);
   // Over age: not taken for space, since its bytes have to be zeroed where they lie.
   bool IsDueForErasure(EntryId id) const;
 

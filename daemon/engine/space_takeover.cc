@@ -204,7 +204,7 @@ Space::Step Space::TakeNvmeFromOthers(TenantState& taker, uint32_t slot_bytes) {
   state_.NoteTaking(TierKind::kNvme);
   while (TenantState* victim = shares_.Victim(taker, TierKind::kNvme, claim)) {
     const EntryId leaf =
-        scattered ? VictimOnTakingDisk(*victim, kNoRequest) : Victim(*victim, TierKind::kNvme, kNoRequest);
+        scattered ? VictimOnTakingDisk(*victim, slot_bytes, kNoRequest) : Victim(*victim, TierKind::kNvme, kNoRequest);
     if (leaf.valid()) {
       residency_.DropCopy(leaf, TierKind::kNvme, DropCause(DropReason::kTakenByOther, taker.id));
       return Step::kRetry;

@@ -241,8 +241,11 @@ void Node::BeginShutdown() {
   (void)control::NotifySupervisor(NotifySocket(), "STOPPING=1");
   policy_->StopWatching();
   attach_->Drain();
-  WhenDrained([this] {
-    Log(LogLevel::kInfo, "node", "drained");
+  WhenDrained([this](const absl::Status& synced) {
+    if (synced.ok())
+      Log(LogLevel::kInfo, "node", "drained");
+    else
+      Log(LogLevel::kError, "node", "drained, but the catalog of NVMe could not be synced: ", synced.ToString());
     attach_->Stop();
     FinishWhenQuiet();
   });
@@ -250,12 +253,12 @@ void Node::BeginShutdown() {
 }
 
 // The engine tells only its last caller.
-void Node::WhenDrained(absl::AnyInvocable<void()> then) {
+void Node::WhenDrained(absl::AnyInvocable<void(const absl::Status& synced)> then) {
   waiting_for_drain_.push_back(std::move(then));
   if (waiting_for_drain_.size() > 1) return;
-  engine_->Drain([this] {
+  engine_->Drain([this](const absl::Status& synced) {
     auto waiting = std::exchange(waiting_for_drain_, {});
-    for (auto& callback : waiting) callback();
+    for (auto& callback : waiting) callback(synced);
   });
 }
 
@@ -299,7 +302,11 @@ void Node::Drop(const std::string& tenant, Done<uint64_t> done) {
 
 void Node::Drain(Done<bool> done) {
   Log(LogLevel::kInfo, "node", "draining on request: no new stores until a restart");
-  WhenDrained([done = std::move(done)]() mutable { done(true); });
+  WhenDrained([done = std::move(done)](const absl::Status& synced) mutable {
+    if (synced.ok()) return done(true);
+    done(absl::InternalError(
+        absl::StrCat("no new stores are taken, but the catalog of NVMe could not be synced: ", synced.message())));
+  });
 }
 
 void Node::ReloadPolicy(Done<control::PolicyReload> done) {

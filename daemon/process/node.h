@@ -56,7 +56,7 @@ class Node : private control::AdminBackend {
   void TellUse();
   void OnSignal(int signal);
   void BeginShutdown();
-  void WhenDrained(absl::AnyInvocable<void()> then);
+  void WhenDrained(absl::AnyInvocable<void(const absl::Status& synced)> then);
   bool NothingUnderWay() const;
   void FinishWhenQuiet();
 
@@ -72,7 +72,7 @@ class Node : private control::AdminBackend {
   bool stopping_ = false;
   bool catching_up_ = false;
   int64_t stop_by_ns_ = 0;
-  std::vector<absl::AnyInvocable<void()>> waiting_for_drain_;
+  std::vector<absl::AnyInvocable<void(const absl::Status& synced)>> waiting_for_drain_;
 
   // Each may use those before it.
   std::unique_ptr<EventLoop> loop_;

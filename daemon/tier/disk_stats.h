@@ -34,7 +34,6 @@ struct NvmeCounters {
 };
 
 struct DiskStats {
-  std::string device_id;
   DeviceState state = DeviceState::kHealthy;
   uint64_t capacity_bytes = 0;     // what slots may cover
   uint64_t granted_bytes = 0;      // in slots that belong to a domain

@@ -70,7 +70,6 @@ uint64_t NvmeDisk::GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) cons
 
 DiskStats NvmeDisk::Stats() const {
   DiskStats stats;
-  stats.device_id = device_id_;
   stats.state = device_state();
   stats.capacity_bytes = capacity_bytes_;
   stats.granted_bytes = slots_.granted_bytes();
@@ -88,8 +87,8 @@ DiskLoad NvmeDisk::LoadFor(uint32_t slot_bytes) const {
           .capacity_bytes = capacity_bytes_};
 }
 
-bool NvmeDisk::Fits(uint32_t slot_bytes) const {
-  return segments_.segment_count() > 0 && segments_.SlotsOf(0, PayloadOf(slot_bytes)) > 0;
+bool NvmeDisk::MayTake(uint32_t slot_bytes) const {
+  return Healthy() && segments_.segment_count() > 0 && segments_.SlotsOf(0, PayloadOf(slot_bytes)) > 0;
 }
 
 // --- transfers

@@ -48,7 +48,8 @@ class NvmeDisk : public std::enable_shared_from_this<NvmeDisk> {
   DeviceState device_state() const { return file_->Overdue() > 0 ? DeviceState::kOffline : health_.state(); }
   bool Healthy() const { return device_state() == DeviceState::kHealthy; }
   uint64_t GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const;
-  bool Fits(uint32_t slot_bytes) const;
+  // It takes new blocks, and a segment can hold such a slot.
+  bool MayTake(uint32_t slot_bytes) const;
 
   bool Write(SlotId slot, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
              std::span<const std::byte> payload, WriteDone done);

@@ -59,6 +59,10 @@ DeviceState NvmeTier::device_state() const {
   return best;
 }
 
+bool NvmeTier::all_healthy() const {
+  return std::all_of(disks_.begin(), disks_.end(), [](const auto& disk) { return disk->Healthy(); });
+}
+
 DeviceState NvmeTier::DeviceStateOf(SlotId slot) const { return At(slot).disk->device_state(); }
 
 std::vector<DiskStats> NvmeTier::disk_stats() const {
@@ -159,8 +163,10 @@ uint64_t NvmeTier::EmptyBytes(DomainId domain) const {
 }
 
 bool NvmeTier::Fits(uint32_t slot_bytes) const {
-  return std::any_of(disks_.begin(), disks_.end(), [&](const auto& disk) { return disk->Fits(slot_bytes); });
+  return std::any_of(disks_.begin(), disks_.end(), [&](const auto& disk) { return disk->MayTake(slot_bytes); });
 }
+
+bool NvmeTier::MayMakeRoom(SlotId slot, uint32_t slot_bytes) const { return At(slot).disk->MayTake(slot_bytes); }
 
 void NvmeTier::SetHolder(SlotId slot, EntryId holder) {
   const Place at = At(slot);

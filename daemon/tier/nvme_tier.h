@@ -47,6 +47,7 @@ class NvmeTier : public Tier {
   const std::string& device_id(size_t disk = 0) const;
   // Of the best of the disks: what may be asked of the tier.
   DeviceState device_state() const;
+  bool all_healthy() const;
   // Of the disk that a slot lies on. REQUIRES: it lies on one.
   DeviceState DeviceStateOf(SlotId slot) const;
   // By the place of the disk.
@@ -98,8 +99,10 @@ class NvmeTier : public Tier {
   // REQUIRES: taken, and written, read or adopted with its key.
   Secrecy SecrecyOf(SlotId slot) const;
 
-  // A segment of some disk can hold such a slot at all.
+  // A segment of some disk that takes new blocks can hold such a slot at all.
   bool Fits(uint32_t slot_bytes) const;
+  // The same of the disk that `slot` lies on: giving that up may make room for one of `slot_bytes`.
+  bool MayMakeRoom(SlotId slot, uint32_t slot_bytes) const;
   // --- emptying a segment, so that slots of another size find room
   void SetHolder(SlotId slot, EntryId holder);
   // One segment hands out no slot any more until it is empty: of the first disk that has one to give, the one with the

@@ -382,6 +382,18 @@ def test_a_prompt_longer_than_the_tenant_may_hold_comes_from_the_disk_whole(engi
             assert rig.load(chain[at:at + 32], range(32)) == [True] * 32
             assert all(rig.holds(page, 1 + (at + page) % PAGES) for page in range(32))
         assert given_back, 'all of it fitted at once'
+        # Another request with the same front comes while the lease that gave its front back is kept for the rest.
+        given_back.clear()
+        until(lambda: rig.backend.batch_exists(chain) == len(chain))
+        at = 0
+        while not given_back:
+            assert rig.load(chain[at:at + 32], range(32)) == [True] * 32
+            at += 32
+        assert at < len(chain)
+        loaded = rig.load(chain[:32], range(32))
+        assert loaded == sorted(loaded, reverse=True), 'there may be no room for both'
+        assert all(rig.holds(page, 1 + page) for page in range(loaded.count(True)))
+        assert 'uncached' not in rig.backend.counts
 
 
 def test_a_limit_is_a_page_that_is_not_stored(engine):

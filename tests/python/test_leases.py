@@ -8,6 +8,7 @@ from kvartal.sglang.leases import KEPT_MAX, KEPT_S, Found, KeptLeases
 
 class Lease:
     def __init__(self):
+        self.front = 0
         self.released = threading.Event()
 
     def release(self):
@@ -40,6 +41,20 @@ def test_one_taker_gets_a_lease_by_any_of_its_keys(kept):
     kept.keep(one)
     assert kept.take(b'a') is one
     assert not one.lease.released.is_set()
+
+
+def test_a_lease_whose_front_was_given_back_is_for_what_is_left_of_it(kept):
+    one = found('a', 'b', 'c')
+    one.lease.front = 2
+    kept.keep(one)
+    assert kept.take(b'a') is None and kept.take(b'b') is None and kept.take(b'c') is one
+
+
+def test_the_newest_lease_is_taken(kept):
+    one, other = found('a', 'b'), found('a')
+    kept.keep(one)
+    kept.keep(other)
+    assert kept.take(b'a') is other and kept.take(b'a') is one
 
 
 def test_what_nobody_takes_is_given_back_in_time(kept, clock):

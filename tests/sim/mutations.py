@@ -183,7 +183,7 @@ MUTATIONS = {
         (ENGINE + 'residency.cc',
          '  if (entry.resident(TierKind::kNvme)) {\n    entry.state = BlockState::kCommitted;\n',
          '  if (entry.resident(TierKind::kNvme)) {\n    entry.state = BlockState::kCommitted;\n'
-         '    JoinOrders(id);\n    return DropCopy(id, TierKind::kNvme, policy::DropReason::kIdle);\n')],
+         '    JoinOrders(id);\n    DropCopy(id, TierKind::kNvme, policy::DropReason::kIdle);\n    return slot;\n')],
     'writes-secrets-in-the-clear': [
         (TIER + 'nvme_transfer.cc', 'if (now.required) return Encrypt', 'if (now.required && false) return Encrypt')],
     'calls-a-copy-durable-that-may-not-be-served': [

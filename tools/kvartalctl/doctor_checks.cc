@@ -197,14 +197,15 @@ Finding CheckDirectIo(const config::NvmeConfig& nvme) {
   fd.reset(::open(probe.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
   ::unlink(probe.c_str());
   if (!fd.valid()) {
-    return {Level::kWarn, "nvme access",
-            "the file system takes no O_DIRECT: the page cache holds every block a second time",
-            "put the file on ext4, xfs or a raw device"};
+    return {
+        Level::kWarn, "nvme access",
+        absl::StrCat(nvme.path, ": the file system takes no O_DIRECT: the page cache holds every block a second time"),
+        "put the file on ext4, xfs or a raw device"};
   }
   // io_uring itself is looked at with the machine; here it is whether this file system can be read through it.
   const bool through_ring = sized && device::ProbeUring(fd.get()).ok();
   return {Level::kOk, "nvme access",
-          through_ring ? "writable, O_DIRECT works, io_uring reads it" : "writable, O_DIRECT works", ""};
+          absl::StrCat(nvme.path, ": writable, O_DIRECT works", through_ring ? ", io_uring reads it" : ""), ""};
 }
 
 Finding CheckNvmeKeys(const std::string& key_file) {

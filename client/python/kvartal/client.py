@@ -331,7 +331,7 @@ class Lease:
         self._namespace = namespace
         self._pointer = pointer
         self.blocks = blocks
-        self._front = blocks.start  # the first that is not given back
+        self.front = blocks.start  #: the first that is not given back
         self.request = request  #: the number to pass to `Client.reserve` for the rest of this chain
         self.id: int = lib.kv_lease_id(pointer) if pointer else 0  #: what another process borrows it by
 
@@ -413,10 +413,10 @@ class Lease:
     def release_front(self, place: int) -> None:
         """Gives back the blocks before that place of the chain, but for the last one: room to load more of a chain that
         is longer than the tenant may hold in memory. Of what `borrow` gave nothing is given back."""
-        count = min(place, self.blocks.stop - 1) - self._front
+        count = min(place, self.blocks.stop - 1) - self.front
         if not self._pointer or self._handle is None or count < 1:
             return
-        self._front += count
+        self.front += count
         with self._client._turn:
             lib.kv_release(self._handle.pointer, self._pointer, count)
 

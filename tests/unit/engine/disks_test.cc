@@ -195,6 +195,21 @@ TEST_F(DisksTest, AFullTierWithASickDiskGivesUpBlocksOfTheOthersAlone) {
   ExpectBooksAgree();
 }
 
+TEST_F(DisksTest, NobodyWaitsForAGuaranteeThatASickDiskHolds) {
+  policy::TenantRules owed = Rules("a/p", 16 * kMiB, 2 * kDiskBytes);
+  owed.tier(TierKind::kNvme).guarantee_bytes = 2 * kDiskBytes - 8 * kMiB;
+  StartWith({owed, Rules("b/p", 16 * kMiB, 2 * kDiskBytes)}, 2);
+  // The second tenant borrows all of it; then the disk that it is left on by the first one's claim hangs.
+  StoreHeads("b/p", Open("b/p"), 1, 800);
+  files_[1]->SetOverdue(1);
+  const NamespaceId ns = Open("a/p");
+  StoreHeads("a/p", ns, 2000, 600);
+  EXPECT_EQ(engine_->stats().waiting_reserves, 0u);
+  EXPECT_GT(ChargedOf("a/p"), 64 * kMiB) << "it has what the other disk can give";
+  EXPECT_GT(ChargedOf("b/p"), 0u) << "what lies on the one that hangs is kept";
+  ExpectBooksAgree();
+}
+
 TEST_F(DisksTest, ADropWhileADiskIsAwayIsNotCertifiedAndErasesItsBlocksWhenItIsBack) {
   StartWith({Rules("a/p", 64 * kMiB, 64 * kMiB), Rules("b/p", 64 * kMiB, 64 * kMiB)});
   StoreHeads("a/p", Open("a/p"), 1, 60);

@@ -432,13 +432,54 @@ TEST_F(MovementTest, DrainWaitsForWritesAndTheCatalog) {
   file_->Hold();
   Store("a/p", Open("a/p"), Chain(1, 4));
   bool drained = false;
-  engine_->Drain([&] { drained = true; });
+  engine_->Drain([&](const absl::Status& synced) { drained = synced.ok(); });
   Pump();
   EXPECT_FALSE(drained);
   file_->Release();
   AdvanceMs(200);
   EXPECT_TRUE(drained);
   EXPECT_EQ(durable_.size(), 4u);
+}
+
+TEST_F(MovementTest, ADrainWhoseSyncFailsSaysSo) {
+  Start({Rules("a/p", 16 * kMiB, 64 * kMiB)});
+  Store("a/p", Open("a/p"), Chain(1, 4));
+  Pump();
+  catalog_->FailWrites(absl::InternalError("no space left"));
+  std::optional<absl::Status> synced;
+  engine_->Drain([&](absl::Status status) { synced = std::move(status); });
+  AdvanceMs(200);
+  ASSERT_TRUE(synced.has_value());
+  EXPECT_EQ(synced->message(), "no space left");
+}
+
+TEST_F(MovementTest, ADrainEndsWhileSomebodyLoads) {
+  Start({Rules("a/p", 16 * kMiB, 64 * kMiB)});
+  Store("a/p", Open("a/p"), Chain(1, 4));
+  Pump();
+  Restart();
+  const NamespaceId ns = Open("a/p");
+  file_->Hold();
+  std::vector<BlockPlace> places;
+  engine_->Lookup(ns, Chain(1, 4), 0, 0, &places);
+  ASSERT_EQ(places.size(), 4u);
+  std::vector<EntryId> entries;
+  for (const BlockPlace& place : places) entries.push_back(place.entry);
+  std::optional<CacheEngine::LoadResult> loaded;
+  engine_->Load({.ns = ns, .entries = entries}, [&](CacheEngine::LoadResult result) { loaded = std::move(result); });
+  Pump();
+  ASSERT_EQ(engine_->stats().loads_under_way, 4u);
+  bool drained = false;
+  engine_->Drain([&](const absl::Status& synced) { drained = synced.ok(); });
+  AdvanceMs(2 * kTickMs);
+  EXPECT_TRUE(drained);
+  EXPECT_FALSE(loaded.has_value()) << "the load went on all the while";
+  file_->Release();
+  Pump();
+  ASSERT_TRUE(loaded.has_value());
+  EXPECT_EQ(loaded->places.size(), 4u) << "and is served";
+  engine_->Release(Holds(loaded->places));
+  engine_->Release(Holds(places));
 }
 
 }  // namespace

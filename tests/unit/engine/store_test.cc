@@ -259,7 +259,7 @@ TEST_F(StoreTest, DrainingRefusesStoresAndServesReads) {
   const NamespaceId ns = Open("a/p");
   Store("a/p", ns, Chain(1, 2));
   bool drained = false;
-  engine_->Drain([&] { drained = true; });
+  engine_->Drain([&](const absl::Status& synced) { drained = synced.ok(); });
   Pump();
   EXPECT_TRUE(drained);
   EXPECT_EQ(Reserve(kGroup, ns, Chain(10, 1))[0].reason, Refusal::kDraining);

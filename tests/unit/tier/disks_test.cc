@@ -301,6 +301,13 @@ TEST_F(DisksTest, ADiskOfAnotherSizeHasSegmentsOfItsOwnAndHoldsBlocksTheOthersCa
     ASSERT_TRUE(slot.valid());
     EXPECT_EQ(DiskOf(slot), 1u);
   }
+  const SlotId on_small = SlotOn(0), on_large = SlotOn(1);
+  EXPECT_FALSE(tier_->MayMakeRoom(on_small, kLarge)) << "whatever goes there";
+  EXPECT_TRUE(tier_->MayMakeRoom(on_small, kPayload));
+  EXPECT_TRUE(tier_->MayMakeRoom(on_large, kLarge));
+  files_[1]->SetOverdue(1);
+  EXPECT_FALSE(tier_->Fits(kLarge)) << "nor does it help to wait for room elsewhere";
+  EXPECT_FALSE(tier_->MayMakeRoom(on_large, kPayload));
 }
 
 TEST_F(DisksTest, ABlockIsCopiedToAnotherDiskWhereItsOwnHasNoRoom) {

@@ -24,6 +24,11 @@ class Found:
     lease: Lease
     places: dict[bytes, int]
 
+    def has(self, key: bytes) -> bool:
+        """Whether that key's block is leased still: a long prompt gives its front back while the rest is loaded."""
+        place = self.places.get(key)
+        return place is not None and place >= self.lease.front
+
 
 class KeptLeases:
     """See the module."""
@@ -45,10 +50,11 @@ class KeptLeases:
         _release(too_old)
 
     def take(self, key: bytes) -> Found | None:
-        """One that has that key. The caller keeps it again, or releases it."""
+        """The newest that has that key. The caller keeps it again, or releases it."""
         with self._changed:
-            for i, (_, found) in enumerate(self._kept):
-                if key in found.places:
+            for i in reversed(range(len(self._kept))):
+                found = self._kept[i][1]
+                if found.has(key):
                     del self._kept[i]
                     return found
         return None
