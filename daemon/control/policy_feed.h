@@ -47,7 +47,8 @@ class PolicyFeed {
 
   // Whose tokens count, where the other end says so: at once when it is known, and whenever it changes. The keys are a
   // JSON Web Key Set, as an API server serves it.
-  using OnKeys = std::function<void(const std::string& issuer, const std::string& keys)>;
+  // False: they are not to be believed, and what was before goes on to count, after a restart too.
+  using OnKeys = std::function<bool(const std::string& issuer, const std::string& keys)>;
   virtual void WatchKeys(OnKeys) {}
   // Which pods of this node are gone, by their UIDs, where the other end says so: all that are remembered, at once when
   // there are any, and whenever that changes.

@@ -132,10 +132,11 @@ void StreamFeed::WatchKeys(OnKeys on_keys) {
 }
 
 void StreamFeed::OnKeysCame(const sync::v1::Jwks& jwks) {
+  // Also when they are the same: others may have been refused meanwhile.
+  if (on_keys_ && !on_keys_(jwks.issuer(), jwks.keys())) return;
   if (jwks.issuer() == keys_.issuer() && jwks.keys() == keys_.keys()) return;
   keys_ = jwks;
   kept_keys_.Keep(keys_.SerializeAsString(), loop_, worker_.get(), watching_);
-  if (on_keys_) on_keys_(keys_.issuer(), keys_.keys());
 }
 
 void StreamFeed::WatchPods(OnGonePods on_gone) {

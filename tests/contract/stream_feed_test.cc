@@ -223,7 +223,10 @@ TEST_F(StreamFeedTest, KeysThatChangeOftenDoNotQueueUpBeforeAHungDisk) {
   source_.fleet().SetKeys("https://cluster", "0");
   Begin();
   std::string keys;
-  feed_->WatchKeys([&](const std::string&, const std::string& set) { keys = set; });
+  feed_->WatchKeys([&](const std::string&, const std::string& set) {
+    keys = set;
+    return true;
+  });
   ASSERT_TRUE(Until([&] { return keys == "0"; }));
   for (int i = 1; i <= 30; ++i) {
     source_.fleet().SetKeys("https://cluster", std::to_string(i));
@@ -303,10 +306,15 @@ TEST_F(StreamFeedTest, TheLoopDoesNotWaitForGrpcToEndAStream) {
 }
 
 TEST_F(StreamFeedTest, TokenKeysComeByTheStreamAreKeptAndFollowTheirExchange) {
-  std::string issuer, keys;
+  std::string issuer, keys, refused;
   const auto take = [&](const std::string& from, const std::string& set) {
+    if (set == "no keys") {
+      refused = set;
+      return false;
+    }
     issuer = from;
     keys = set;
+    return true;
   };
   source_.fleet().SetKeys("https://cluster", "{\"keys\":[1]}");
   Begin();
@@ -315,13 +323,15 @@ TEST_F(StreamFeedTest, TokenKeysComeByTheStreamAreKeptAndFollowTheirExchange) {
   EXPECT_EQ(issuer, "https://cluster");
   source_.fleet().SetKeys("https://cluster", "{\"keys\":[2]}");
   EXPECT_TRUE(Until([&] { return keys == "{\"keys\":[2]}"; }));
+  source_.fleet().SetKeys("https://cluster", "no keys");
+  EXPECT_TRUE(Until([&] { return !refused.empty(); }));
   EXPECT_TRUE(Until([&] { return !feed_->busy(); }));
   source_.GoAway();
   feed_.reset();
   keys.clear();
   Begin();
   feed_->WatchKeys(take);
-  EXPECT_EQ(keys, "{\"keys\":[2]}") << "a start without an operator";
+  EXPECT_EQ(keys, "{\"keys\":[2]}") << "a start without an operator, by the last that were good";
 }
 
 TEST_F(StreamFeedTest, APodThatWasNamedAndIsNotAnyMoreIsGoneAlsoOverARestart) {
