@@ -110,14 +110,14 @@ void StreamFeed::Dial() {
   dialled_ms_ = NowMs();
   told_use_ms_ = 0;
   auto stream = SyncStream::Dial(options_.stream, loop_, Hello(),
-                                 {.on_message = [this](auto message) { OnMessage(std::move(message)); },
+                                 {.on_message = [this](const auto& message) { OnMessage(message); },
                                   .on_end = [this](const absl::Status& why) { OnEnd(why); }},
                                  &channel_);
   if (!stream.ok()) return OnEnd(stream.status());
   stream_ = *std::move(stream);
 }
 
-void StreamFeed::OnMessage(sync::v1::OperatorMessage message) {
+void StreamFeed::OnMessage(const sync::v1::OperatorMessage& message) {
   if (away_since_ms_ != 0) Log(LogLevel::kInfo, "policy", "the operator at ", options_.stream.address, " speaks");
   away_since_ms_ = 0;
   last_error_.clear();
@@ -126,8 +126,8 @@ void StreamFeed::OnMessage(sync::v1::OperatorMessage message) {
   if (message.has_pods()) OnPodsCame(message.pods());
 }
 
-void StreamFeed::WatchKeys(OnKeys on_keys) {
-  on_keys_ = std::move(on_keys);
+void StreamFeed::WatchKeys(const OnKeys& on_keys) {
+  on_keys_ = on_keys;
   if (!keys_.keys().empty()) on_keys_(keys_.issuer(), keys_.keys());
 }
 
@@ -139,8 +139,8 @@ void StreamFeed::OnKeysCame(const sync::v1::Jwks& jwks) {
   kept_keys_.Keep(keys_.SerializeAsString(), loop_, worker_.get(), watching_);
 }
 
-void StreamFeed::WatchPods(OnGonePods on_gone) {
-  on_gone_pods_ = std::move(on_gone);
+void StreamFeed::WatchPods(const OnGonePods& on_gone) {
+  on_gone_pods_ = on_gone;
   if (!pods_.gone().empty()) TellGonePods();
 }
 

@@ -34,22 +34,21 @@ absl::StatusOr<NamespaceId> EngineState::AddNamespace(TenantId tenant_id, const 
 
 absl::StatusOr<NamespaceId> EngineState::OpenNamespace(TenantId tenant_id, const NamespaceDigest& digest,
                                                        const ModelLayout& layout) {
-  const auto id = AddNamespace(tenant_id, digest, layout);
-  if (!id.ok()) return id;
+  KV_ASSIGN_OR_RETURN(const NamespaceId id, AddNamespace(tenant_id, digest, layout));
   const TenantState& owner = tenant(tenant_id);
-  const bool opens = ns(*id).users == 0;
-  const bool is_new = opens && ns(*id).entries == 0;
+  const bool opens = ns(id).users == 0;
+  const bool is_new = opens && ns(id).entries == 0;
   if (opens && owner.open_namespaces >= kNamespacesPerTenantMax) {
-    ForgetIfUnused(*id);
+    ForgetIfUnused(id);
     return absl::ResourceExhaustedError(absl::StrCat("tenant ", owner.rules.name, " has ", owner.open_namespaces,
                                                      " namespaces open, the maximum: close some"));
   }
   if (is_new && owner.namespaces.size() > kNamespacesKeptMax) {
-    ForgetIfUnused(*id);
+    ForgetIfUnused(id);
     return absl::ResourceExhaustedError(absl::StrCat("tenant ", owner.rules.name, " has blocks of ", kNamespacesKeptMax,
                                                      " namespaces, the maximum: reuse digests, or give it a TTL"));
   }
-  UseNamespace(*id);
+  UseNamespace(id);
   return id;
 }
 

@@ -8,8 +8,6 @@
 
 namespace kvartal::engine {
 
-using index::Entry;
-
 void Removal::Start(TenantState& tenant, absl::AnyInvocable<void(absl::StatusOr<uint64_t> bytes)> done) {
   if (tenant.dropping)
     return done(absl::AlreadyExistsError("this tenant is being erased already: wait for that to end"));

@@ -139,6 +139,7 @@ void DiskCatalogs::PutSalt(const OwnerSalt& salt) {
 
 std::vector<OwnerSalt> DiskCatalogs::salts() const {
   std::vector<OwnerSalt> salts;
+  salts.reserve(salts_.size());
   for (const auto& [owner, salt] : salts_) salts.push_back(salt);
   return salts;
 }
@@ -153,6 +154,7 @@ void DiskCatalogs::EndErasure(uint64_t id) {
 
 std::vector<ErasureRecord> DiskCatalogs::open_erasures() const {
   std::vector<ErasureRecord> erasures;
+  erasures.reserve(erasures_.size());
   for (const auto& [id, erasure] : erasures_) erasures.push_back(erasure);
   return erasures;
 }
@@ -195,7 +197,7 @@ void DiskCatalogs::Load(RecordBatch batch, StatusDone done) {
               continue;
             }
             record.slot = *slot;
-            mapped.push_back(std::move(record));
+            mapped.push_back(record);
           }
           (*shared)(std::move(mapped));
         },
