@@ -18,6 +18,7 @@ uint32_t PayloadOf(uint32_t slot_bytes) { return static_cast<uint32_t>(RoundUp(s
 
 std::vector<uint64_t> SizesOf(const std::vector<std::shared_ptr<NvmeDisk>>& disks) {
   std::vector<uint64_t> sizes;
+  sizes.reserve(disks.size());
   for (const auto& disk : disks) sizes.push_back(disk->size_bytes());
   return sizes;
 }
@@ -67,6 +68,7 @@ DeviceState NvmeTier::DeviceStateOf(SlotId slot) const { return At(slot).disk->d
 
 std::vector<DiskStats> NvmeTier::disk_stats() const {
   std::vector<DiskStats> stats;
+  stats.reserve(disks_.size());
   for (const auto& disk : disks_) stats.push_back(disk->Stats());
   return stats;
 }
@@ -222,7 +224,7 @@ void NvmeTier::SetWeight(DomainId domain, uint32_t weight) {
   for (const auto& disk : disks_) disk->SetWeight(domain, weight);
 }
 
-void NvmeTier::SetCipher(DomainId domain, std::shared_ptr<const cipher::TenantCipher> cipher, bool required) {
+void NvmeTier::SetCipher(DomainId domain, const std::shared_ptr<const cipher::TenantCipher>& cipher, bool required) {
   for (const auto& disk : disks_) disk->SetCipher(domain, {cipher, required});
 }
 

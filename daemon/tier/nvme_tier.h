@@ -93,7 +93,7 @@ class NvmeTier : public Tier {
 
   // What the domain's blocks are encrypted with; null: nothing of it ever was. `required`: none is written, or taken
   // for its own, in the clear.
-  void SetCipher(DomainId domain, std::shared_ptr<const cipher::TenantCipher> cipher, bool required);
+  void SetCipher(DomainId domain, const std::shared_ptr<const cipher::TenantCipher>& cipher, bool required);
   // False: they have to be encrypted, and there is no key now.
   bool MayWrite(DomainId domain) const;
   // REQUIRES: taken, and written, read or adopted with its key.
