@@ -82,7 +82,7 @@ void CheckInvariants(const EngineState& state) {
     }
     // Every charged NVMe byte is a block's or on its way to be one.
     const uint64_t nvme_charged = state.ledger.account(tenant->id, TierKind::kNvme).charged_bytes;
-    if (tenant->writes_under_way == 0) KV_CHECK(counted.slot_bytes[TierIndex(TierKind::kNvme)] == nvme_charged);
+    if (tenant->writes_under_way.all == 0) KV_CHECK(counted.slot_bytes[TierIndex(TierKind::kNvme)] == nvme_charged);
   }
 }
 

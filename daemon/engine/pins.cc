@@ -88,6 +88,12 @@ bool Pins::Adopt(EntryId id, uint32_t until_wall_s) {
   return true;
 }
 
+void Pins::MoveToNvme(EntryId id) {
+  const Entry& entry = state_.index.at(id);
+  if (!entry.pinned_in(TierKind::kDram) || !entry.resident(TierKind::kNvme)) return;
+  if (RoomFor(id) == TierKind::kNvme) Set(id, TierKind::kNvme, state_.TenantOf(entry).pins.at(id));
+}
+
 void Pins::End(EntryId id) {
   residency_.Unpin(id);
   state_.Arm(id);  // its TTL counts again

@@ -324,6 +324,11 @@ bool Residency::DropIfNotServed(EntryId id) {
   // With no key at all nothing could be written in its place.
   if (!clear && !nvme.MayWrite(state_.TenantOf(entry).domain())) return false;
   DropCopy(id, TierKind::kNvme, clear ? policy::DropReason::kInTheClear : policy::DropReason::kKeyMissing);
+  // What is in memory, too, is written again.
+  if (state_.index.IsLive(id) && entry.resident(TierKind::kDram)) {
+    state_.index.at(id).times_unrecorded = true;
+    state_.timers.Schedule(id, std::min(state_.timers.DueOf(id), state_.NowTick() + kTimerBusyTicks));
+  }
   return true;
 }
 

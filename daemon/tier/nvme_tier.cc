@@ -64,6 +64,20 @@ bool NvmeTier::all_healthy() const {
   return std::all_of(disks_.begin(), disks_.end(), [](const auto& disk) { return disk->Healthy(); });
 }
 
+DiskSet NvmeTier::hanging() const {
+  DiskSet hanging = kNoDisk;
+  for (size_t i = 0; i < disks_.size(); ++i) {
+    if (disks_[i]->Hangs()) hanging |= SetOfDisk(i);
+  }
+  return hanging;
+}
+
+size_t NvmeTier::DiskOf(SlotId slot) const {
+  const std::optional<DiskMap::Place> place = map_.Find(slot);
+  KV_CHECK(place.has_value());
+  return place->disk;
+}
+
 DeviceState NvmeTier::DeviceStateOf(SlotId slot) const { return At(slot).disk->device_state(); }
 
 std::vector<DiskStats> NvmeTier::disk_stats() const {
@@ -170,6 +184,14 @@ bool NvmeTier::Fits(uint32_t slot_bytes) const {
 
 bool NvmeTier::MayMakeRoom(SlotId slot, uint32_t slot_bytes) const { return At(slot).disk->MayTake(slot_bytes); }
 
+uint64_t NvmeTier::FreeInOtherSizes(uint32_t slot_bytes) const {
+  uint64_t bytes = 0;
+  for (const auto& disk : disks_) {
+    if (disk->MayTake(slot_bytes)) bytes += disk->segments().FreeInOtherSizes(PayloadOf(slot_bytes));
+  }
+  return bytes;
+}
+
 void NvmeTier::SetHolder(SlotId slot, EntryId holder) {
   const Place at = At(slot);
   at.disk->slots().SetHolder(at.slot, holder);
@@ -256,6 +278,8 @@ void NvmeTier::StopLeaving() {
 }
 
 bool NvmeTier::leaving() const { return LeavingDisk().has_value(); }
+
+bool NvmeTier::LeavingHealthy() const { return disks_[*LeavingDisk()]->Healthy(); }
 
 bool NvmeTier::IsLeaving(SlotId slot) const {
   const Place at = At(slot);

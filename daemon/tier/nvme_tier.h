@@ -48,7 +48,11 @@ class NvmeTier : public Tier {
   // Of the best of the disks: what may be asked of the tier.
   DeviceState device_state() const;
   bool all_healthy() const;
-  // Of the disk that a slot lies on. REQUIRES: it lies on one.
+  // Those that hold transfers for too long.
+  DiskSet hanging() const;
+  // REQUIRES: below, it lies on one.
+  size_t DiskOf(SlotId slot) const;
+  // Of the disk that a slot lies on.
   DeviceState DeviceStateOf(SlotId slot) const;
   // By the place of the disk.
   std::vector<DiskStats> disk_stats() const;
@@ -103,6 +107,8 @@ class NvmeTier : public Tier {
   bool Fits(uint32_t slot_bytes) const;
   // The same of the disk that `slot` lies on: giving that up may make room for one of `slot_bytes`.
   bool MayMakeRoom(SlotId slot, uint32_t slot_bytes) const;
+  // In free slots of other sizes, on disks that take new blocks.
+  uint64_t FreeInOtherSizes(uint32_t slot_bytes) const;
   // --- emptying a segment, so that slots of another size find room
   void SetHolder(SlotId slot, EntryId holder);
   // One segment hands out no slot any more until it is empty: of the first disk that has one to give, the one with the
@@ -111,6 +117,8 @@ class NvmeTier : public Tier {
   bool StartLeaving(uint32_t slot_bytes);
   void StopLeaving();
   bool leaving() const;
+  // The disk that it lies on is. REQUIRES: one is leaving.
+  bool LeavingHealthy() const;
   bool IsLeaving(SlotId slot) const;
   std::vector<EntryId> LeavingHolders() const;
 

@@ -195,6 +195,88 @@ TEST_F(DisksTest, AFullTierWithASickDiskGivesUpBlocksOfTheOthersAlone) {
   ExpectBooksAgree();
 }
 
+TEST_F(DisksTest, NobodyWaitsForDemotionsToADiskThatHangs) {
+  // Far more in DRAM than NVMe holds of it: what goes from DRAM has to be written first.
+  StartWith({Rules("a/p", 16 * kMiB, 8 * (kTestBlockBytes + kNvmeHeaderBytes))});
+  const NamespaceId ns = Open("a/p");
+  StoreHeads("a/p", ns, 1, 64);
+  files_[1]->Hold();
+  bool answered = true;
+  for (uint64_t next = 1000; answered && next < 1100; ++next) {
+    answered = false;
+    std::optional<ReservationId> granted;
+    const std::vector<BlockKey> keys = Chain(next, 1);
+    engine_->Reserve({.group = kGroup, .ns = ns, .keys = keys}, [&](const std::vector<ReservedBlock>& blocks) {
+      answered = true;
+      if (blocks[0].outcome == ReserveOutcome::kGranted) granted = blocks[0].reservation;
+    });
+    Pump();
+    if (granted.has_value()) engine_->Commit(kGroup, *granted, 0);
+    Pump();
+  }
+  ASSERT_FALSE(answered) << "one of them waits for what is written to the second disk";
+  files_[1]->SetOverdue(1);
+  AdvanceMs(kTickMs);
+  EXPECT_TRUE(answered);
+  engine_->AbortGroup(kGroup);
+  Pump();
+  StoreHeads("a/p", ns, 2000, 30);
+  EXPECT_EQ(engine_->stats().waiting_reserves, 0u);
+  files_[1]->SetOverdue(0);
+  files_[1]->Release();
+  Pump();
+  ExpectBooksAgree();
+}
+
+TEST_F(DisksTest, NobodyWaitsForASegmentOnADiskThatHangs) {
+  StartWith({Rules("a/p", 64 * kMiB, 3 * kDiskBytes), Rules("b/p", 64 * kMiB, 3 * kDiskBytes)});
+  const NamespaceId ns = Open("a/p");
+  StoreHeads("a/p", ns, 1, 1200);
+  // Half of it goes, wherever it lies: bytes are free, and no segment is.
+  for (uint64_t i = 1; i <= 1200; i += 2) Matched(ns, Chain(i, 1));
+  rules_[0].tier(TierKind::kNvme).limit_bytes = 3 * kDiskBytes / 2;
+  engine_->ApplyPolicy(Table());
+  AdvanceMs(3000);
+  constexpr uint32_t kLarge = 2 * kTestBlockBytes;
+  const NamespaceId large = Open("b/p", 1, 1, kLarge);
+  for (auto& file : files_) file->Hold();
+  Store("b/p", large, Chain(5000, 1));
+  Pump();
+  ASSERT_TRUE(nvme_->leaving());
+  size_t leaving_on = 0;
+  while (leaving_on + 1 < files_.size() && files_[leaving_on]->Pending() == 0) ++leaving_on;
+  files_[leaving_on]->SetOverdue(1);
+  AdvanceMs(kTickMs);
+  EXPECT_FALSE(nvme_->leaving()) << "on the others there may be room";
+  files_[leaving_on]->SetOverdue(0);
+  for (auto& file : files_) file->Release();
+  Pump();
+  ExpectBooksAgree();
+}
+
+TEST_F(DisksTest, ADiskThatBeginsToHangBetweenTwoQuestionsEndsNoDaemon) {
+  for (size_t questions = 1; questions <= 60; ++questions) {
+    fakes_.clear();
+    records_.clear();
+    present_.clear();
+    StartWith({Rules("a/p", 64 * kMiB, kDiskBytes), Rules("b/p", 64 * kMiB, kDiskBytes)}, 1);
+    const NamespaceId ns = Open("a/p");
+    StoreHeads("a/p", ns, 1, 400);
+    for (uint64_t i = 1; i <= 400; i += 2) Matched(ns, Chain(i, 1));
+    rules_[0].tier(TierKind::kNvme).limit_bytes = kDiskBytes / 2;
+    engine_->ApplyPolicy(Table());
+    AdvanceMs(2000);
+    const NamespaceId large = Open("b/p", 1, 1, 2 * kTestBlockBytes);
+    files_[0]->SetOverdueAfter(questions);
+    Store("b/p", large, Chain(5000, 1));
+    AdvanceMs(kTickMs);
+    files_[0]->SetOverdue(0);
+    AdvanceMs(kTickMs);
+    ExpectBooksAgree();
+    Shutdown();
+  }
+}
+
 TEST_F(DisksTest, NobodyWaitsForAGuaranteeThatASickDiskHolds) {
   policy::TenantRules owed = Rules("a/p", 16 * kMiB, 2 * kDiskBytes);
   owed.tier(TierKind::kNvme).guarantee_bytes = 2 * kDiskBytes - 8 * kMiB;

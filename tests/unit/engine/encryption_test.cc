@@ -83,6 +83,28 @@ TEST_F(EncryptionTest, WithoutAKeyNothingIsWrittenAndTheRefusalIsCounted) {
   engine_->CheckInvariants();
 }
 
+TEST_F(EncryptionTest, APinnedBlockIsNotLostWithACopyThatIsServedNoMore) {
+  policy::TenantRules rules = Rules(kRed, 32 * kMiB, 64 * kMiB);
+  rules.tier(TierKind::kNvme).guarantee_bytes = 64 * kMiB;
+  Start({rules});
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(1, 1)), 1u);
+  Pump();
+  ASSERT_EQ(Pin(OpenNs(), Chain(1, 1), 3'600'000), Refusal::kNone);
+  SetKeys("");
+  rules_[0].encrypt_nvme = true;
+  engine_->ApplyPolicy(Table());
+  for (uint64_t i = 0; i < 200; ++i) Store(kRed, OpenNs(), Chain(1000 + i, 1));
+  Pump();
+  EXPECT_EQ(Matched(OpenNs(), Chain(1, 1)), 1u);
+  engine_->CheckInvariants();
+  // Written again once it can be, and its pin with it.
+  SetKeys(KeyLine(1, 'a'));
+  AdvanceMs(3000);
+  Restart();
+  EXPECT_EQ(Matched(OpenNs(), Chain(1, 1)), 1u);
+  EXPECT_EQ(StatsOf(kRed).pinned_blocks, 1u);
+}
+
 TEST_F(EncryptionTest, AKeyThatGoesWhileAWriteWaitsIsARefusalAndNoChargeStays) {
   Start({Encrypted(kRed)});
   file_->Hold();

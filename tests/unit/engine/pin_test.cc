@@ -127,6 +127,22 @@ TEST_F(PinTest, APinInDramKeepsTheMemoryAndEndsWithTheDaemon) {
   engine_->CheckInvariants();
 }
 
+TEST_F(PinTest, APinThatWasSetWhileTheDiskHungOutlivesTheDaemonOnceItsBlockIsThere) {
+  Start({Guaranteed(4, 4)});
+  const NamespaceId ns = Open("a/p");
+  file_->Hold();
+  ASSERT_EQ(Store("a/p", ns, Chain(1, 2)), 2u);
+  file_->SetOverdue(1);
+  ASSERT_EQ(Pin(ns, Chain(1, 2), 600'000), Refusal::kNone);
+  file_->SetOverdue(0);
+  file_->Release();
+  Pump();
+  AdvanceMs(1000);
+  Restart();
+  EXPECT_EQ(StatsOf("a/p").pinned_blocks, 2u);
+  engine_->CheckInvariants();
+}
+
 TEST_F(PinTest, APinThatCannotBeKeptIsRefused) {
   auto rules = Guaranteed();
   rules.max_age_ms = 10'000;
