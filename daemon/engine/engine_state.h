@@ -147,7 +147,7 @@ struct TenantState {
   uint64_t reclaiming_bytes = 0;  // of its memory: being punched
 
   DomainId domain() const { return DomainId(id.value()); }
-  policy::EvictionOrder& order(TierKind tier) { return *orders.tiers[TierIndex(tier)]; }
+  policy::EvictionOrder& order(TierKind tier, size_t disk = 0) { return *orders.tiers[TierIndex(tier)][disk]; }
   policy::ReuseHistory* history() { return orders.history.get(); }  // nullptr when the orders learn nothing
   TierSharing& shared(TierKind tier) { return sharing[TierIndex(tier)]; }
   const TierSharing& shared(TierKind tier) const { return sharing[TierIndex(tier)]; }

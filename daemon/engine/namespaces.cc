@@ -4,6 +4,13 @@
 #include "daemon/engine/engine_state.h"
 
 namespace kvartal::engine {
+namespace {
+void SetRetired(policy::TenantOrders* orders, NamespaceId id, bool retired) {
+  for (auto& of_tier : orders->tiers) {
+    for (auto& order : of_tier) order->SetRetired(id, retired);
+  }
+}
+}  // namespace
 
 absl::StatusOr<NamespaceId> EngineState::AddNamespace(TenantId tenant_id, const NamespaceDigest& digest,
                                                       const ModelLayout& layout) {
@@ -28,7 +35,7 @@ absl::StatusOr<NamespaceId> EngineState::AddNamespace(TenantId tenant_id, const 
   ns(id) = {tenant_id, digest, layout};
   owner.namespaces.insert(id);
   namespace_by_digest[key] = id;
-  for (auto& order : owner.orders.tiers) order->SetRetired(id, true);
+  SetRetired(&owner.orders, id, true);
   return id;
 }
 
@@ -56,7 +63,7 @@ void EngineState::UseNamespace(NamespaceId id) {
   if (ns(id).users++ > 0) return;
   TenantState& owner = tenant(ns(id).tenant);
   ++owner.open_namespaces;
-  for (auto& order : owner.orders.tiers) order->SetRetired(id, false);
+  SetRetired(&owner.orders, id, false);
 }
 
 void EngineState::LeaveNamespace(NamespaceId id) {
@@ -64,7 +71,7 @@ void EngineState::LeaveNamespace(NamespaceId id) {
   if (--ns(id).users > 0) return;
   TenantState& owner = tenant(ns(id).tenant);
   --owner.open_namespaces;
-  for (auto& order : owner.orders.tiers) order->SetRetired(id, true);
+  SetRetired(&owner.orders, id, true);
   ForgetIfUnused(id);
 }
 

@@ -135,7 +135,7 @@ void Pins::YieldToGuarantee(TenantState& tenant, TierKind tier, uint32_t max_blo
 
 void Pins::YieldToLimit(TenantState& tenant, TierKind tier, uint32_t max_blocks) {
   const auto may_go = [&](EntryId id) { return residency_.Evictable(id, tier); };
-  if (tenant.order(tier).Victim(may_go, kVictimProbesMax).valid()) return;  // others are left
+  if (residency_.First(tenant, tier, may_go).valid()) return;  // others are left
   std::vector<std::pair<EntryId, uint32_t>> pinned;
   for (const auto& pin : tenant.pins) {
     if (pinned.size() == max_blocks) break;

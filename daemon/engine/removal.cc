@@ -150,7 +150,7 @@ void Removal::Note(TenantState& tenant, const char* what, const absl::Status& st
 }
 
 EntryId Removal::NextBlock(TenantState& tenant, TierKind tier) const {
-  return tenant.order(tier).Victim([this](EntryId id) { return residency_.Removable(id); }, kVictimProbesMax);
+  return residency_.First(tenant, tier, [this](EntryId id) { return residency_.Removable(id); });
 }
 
 void Removal::Continue(TenantState& tenant) {

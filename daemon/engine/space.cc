@@ -28,23 +28,18 @@ uint64_t Space::Room(const TenantState& tenant, TierKind tier) const {
 }
 
 EntryId Space::Victim(TenantState& tenant, TierKind tier, uint64_t request) {
-  return tenant.order(tier).Victim(
-      [&](EntryId id) {
-        return residency_.Evictable(id, tier) && (request == kNoRequest || state_.index.at(id).last_touch != request);
-      },
-      kVictimProbesMax);
+  return Victim(tenant, tier, request, tier::kAllDisks);
+}
+
+EntryId Space::Victim(TenantState& tenant, TierKind tier, uint64_t request, tier::DiskSet disks) {
+  const auto may_go = [&](EntryId id) {
+    return residency_.Evictable(id, tier) && (request == kNoRequest || state_.index.at(id).last_touch != request);
+  };
+  return residency_.First(tenant, tier, may_go, disks);
 }
 
 EntryId Space::VictimOnTakingDisk(TenantState& tenant, uint32_t slot_bytes, uint64_t request) {
-  return tenant.order(TierKind::kNvme)
-      .Victim(
-          [&](EntryId id) {
-            const index::Entry& entry = state_.index.at(id);
-            const bool asks = request != kNoRequest && entry.last_touch == request;
-            return residency_.Evictable(id, TierKind::kNvme) && !asks &&
-                   state_.devices.nvme->MayMakeRoom(entry.copy(TierKind::kNvme).slot, slot_bytes);
-          },
-          kVictimProbesMax);
+  return Victim(tenant, TierKind::kNvme, request, state_.devices.nvme->DisksThatTake(slot_bytes));
 }
 
 bool Space::IsDueForErasure(EntryId id) const { return state_.OverAge(id, state_.NowTick()); }
@@ -115,9 +110,9 @@ Space::Step Space::EvictDram(TenantState& tenant, uint64_t request, uint32_t wan
   // A chain longer than the tenant's memory pushes its own blocks, and held ones, down a tier, but never out of the
   // cache.
   if (!may_go && state_.NvmeUsable(tenant)) {
-    victim = tenant.order(TierKind::kDram)
-                 .Victim([&](EntryId id) { return residency_.Movable(id, TierKind::kDram) && !IsDueForErasure(id); },
-                         kVictimProbesMax);
+    victim = residency_.First(tenant, TierKind::kDram, [&](EntryId id) {
+      return residency_.Movable(id, TierKind::kDram) && !IsDueForErasure(id);
+    });
   }
   if (victim.valid()) {
     // It is pinned, and that was its other copy.
@@ -225,7 +220,7 @@ Space::Step Space::EvictNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t 
 
 // One block whose time is over and that a tick has not come to yet.
 Space::Step Space::DropExpired(TenantState& tenant, TierKind tier) {
-  const EntryId oldest = tenant.order(tier).Oldest();
+  const EntryId oldest = residency_.Oldest(tenant, tier);
   if (!oldest.valid() || !residency_.Evictable(oldest, tier)) return Step::kStuck;
   const index::Entry& entry = state_.index.at(oldest);
   const uint32_t now_tick = state_.NowTick();
@@ -249,13 +244,11 @@ Refusal Space::MakeEntryRoom(TenantState& tenant, uint64_t request) {
 bool Space::DropOneEntry(TenantState& tenant, uint64_t request) {
   EntryId first;
   for (TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
-    const EntryId candidate = tenant.order(tier).Victim(
-        [&](EntryId id) {
-          const index::Entry& entry = state_.index.at(id);
-          const bool asks = request != kNoRequest && entry.last_touch == request;
-          return entry.children == 0 && !asks && residency_.Removable(id) && !IsDueForErasure(id);
-        },
-        kVictimProbesMax);
+    const EntryId candidate = residency_.First(tenant, tier, [&](EntryId id) {
+      const index::Entry& entry = state_.index.at(id);
+      const bool asks = request != kNoRequest && entry.last_touch == request;
+      return entry.children == 0 && !asks && residency_.Removable(id) && !IsDueForErasure(id);
+    });
     if (!candidate.valid()) continue;
     if (!first.valid() || residency_.GoesBefore(candidate, first, tier)) first = candidate;
   }

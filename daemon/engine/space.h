@@ -100,6 +100,7 @@ class Space {
   // What could be charged to the tenant now, limit and capacity both considered.
   uint64_t Room(const TenantState& tenant, TierKind tier) const;
   EntryId Victim(TenantState& tenant, TierKind tier, uint64_t request);
+  EntryId Victim(TenantState& tenant, TierKind tier, uint64_t request, tier::DiskSet disks);
   // The same of NVMe, where room is short on the disks and not in the books: only what gives up a place where one of
   // `slot_bytes` may come is of use.
   EntryId VictimOnTakingDisk(TenantState& tenant, uint32_t slot_bytes, uint64_t request);

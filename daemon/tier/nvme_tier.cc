@@ -178,11 +178,13 @@ uint64_t NvmeTier::EmptyBytes(DomainId domain) const {
   return bytes;
 }
 
-bool NvmeTier::Fits(uint32_t slot_bytes) const {
-  return std::any_of(disks_.begin(), disks_.end(), [&](const auto& disk) { return disk->MayTake(slot_bytes); });
+DiskSet NvmeTier::DisksThatTake(uint32_t slot_bytes) const {
+  DiskSet taking = kNoDisk;
+  for (size_t i = 0; i < disks_.size(); ++i) {
+    if (disks_[i]->MayTake(slot_bytes)) taking |= SetOfDisk(i);
+  }
+  return taking;
 }
-
-bool NvmeTier::MayMakeRoom(SlotId slot, uint32_t slot_bytes) const { return At(slot).disk->MayTake(slot_bytes); }
 
 uint64_t NvmeTier::FreeInOtherSizes(uint32_t slot_bytes) const {
   uint64_t bytes = 0;

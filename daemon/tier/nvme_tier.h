@@ -104,9 +104,9 @@ class NvmeTier : public Tier {
   Secrecy SecrecyOf(SlotId slot) const;
 
   // A segment of some disk that takes new blocks can hold such a slot at all.
-  bool Fits(uint32_t slot_bytes) const;
-  // The same of the disk that `slot` lies on: giving that up may make room for one of `slot_bytes`.
-  bool MayMakeRoom(SlotId slot, uint32_t slot_bytes) const;
+  bool Fits(uint32_t slot_bytes) const { return DisksThatTake(slot_bytes) != kNoDisk; }
+  // Those disks: only what is given up on one of them may make room for such a slot.
+  DiskSet DisksThatTake(uint32_t slot_bytes) const;
   // In free slots of other sizes, on disks that take new blocks.
   uint64_t FreeInOtherSizes(uint32_t slot_bytes) const;
   // --- emptying a segment, so that slots of another size find room

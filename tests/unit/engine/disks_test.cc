@@ -195,6 +195,27 @@ TEST_F(DisksTest, AFullTierWithASickDiskGivesUpBlocksOfTheOthersAlone) {
   ExpectBooksAgree();
 }
 
+TEST_F(DisksTest, HoweverManyBlocksLieOnASickDiskTheOthersMakeRoom) {
+  StartWith({Rules("a/p", 32 * kMiB, 3 * kDiskBytes)});
+  const NamespaceId ns = Open("a/p", 1, 1, 4096);
+  const auto store = [&](uint64_t number) {
+    const std::vector<ReservedBlock> blocks = Reserve(kGroup, ns, Chain(number, 1));
+    ASSERT_EQ(blocks[0].outcome, ReserveOutcome::kGranted);
+    engine_->Commit(kGroup, blocks[0].reservation, 0);
+    Pump();
+  };
+  for (uint64_t i = 0; i < 36'000; ++i) store(1 + i);
+  const uint64_t kept = engine_->stats().nvme_disks[1].granted_bytes;
+  ASSERT_GT(kept / (2 * kNvmeHeaderBytes), 2 * kVictimProbesMax);
+  files_[1]->SetOverdue(1);
+  const uint64_t written = nvme_->counters().blocks_written;
+  // The others' turn over once: what is oldest by then lies on the sick one alone.
+  for (uint64_t i = 0; i < 24'000; ++i) store(100'000 + i);
+  EXPECT_EQ(nvme_->counters().blocks_written, written + 24'000);
+  EXPECT_EQ(engine_->stats().nvme_disks[1].granted_bytes, kept);
+  ExpectBooksAgree();
+}
+
 TEST_F(DisksTest, NobodyWaitsForDemotionsToADiskThatHangs) {
   // Far more in DRAM than NVMe holds of it: what goes from DRAM has to be written first.
   StartWith({Rules("a/p", 16 * kMiB, 8 * (kTestBlockBytes + kNvmeHeaderBytes))});

@@ -302,12 +302,12 @@ TEST_F(DisksTest, ADiskOfAnotherSizeHasSegmentsOfItsOwnAndHoldsBlocksTheOthersCa
     EXPECT_EQ(DiskOf(slot), 1u);
   }
   const SlotId on_small = SlotOn(0), on_large = SlotOn(1);
-  EXPECT_FALSE(tier_->MayMakeRoom(on_small, kLarge)) << "whatever goes there";
-  EXPECT_TRUE(tier_->MayMakeRoom(on_small, kPayload));
-  EXPECT_TRUE(tier_->MayMakeRoom(on_large, kLarge));
+  EXPECT_EQ(tier_->DisksThatTake(kLarge) & SetOfDisk(tier_->DiskOf(on_small)), kNoDisk) << "whatever goes there";
+  EXPECT_NE(tier_->DisksThatTake(kPayload) & SetOfDisk(tier_->DiskOf(on_small)), kNoDisk);
+  EXPECT_NE(tier_->DisksThatTake(kLarge) & SetOfDisk(tier_->DiskOf(on_large)), kNoDisk);
   files_[1]->SetOverdue(1);
   EXPECT_FALSE(tier_->Fits(kLarge)) << "nor does it help to wait for room elsewhere";
-  EXPECT_FALSE(tier_->MayMakeRoom(on_large, kPayload));
+  EXPECT_EQ(tier_->DisksThatTake(kPayload) & SetOfDisk(tier_->DiskOf(on_large)), kNoDisk);
 }
 
 TEST_F(DisksTest, ABlockIsCopiedToAnotherDiskWhereItsOwnHasNoRoom) {
