@@ -50,6 +50,9 @@ inline constexpr uint32_t TakingTicks(TierKind tier) { return tier == TierKind::
 
 inline constexpr uint32_t kNoTick = UINT32_MAX;
 
+// Until what a catalog failed at is asked of it again: its store is opened anew no sooner.
+inline constexpr uint32_t kCatalogRetryTicks = kCatalogReopenSeconds * 1000 / kTickMs;
+
 // Work that could not go on for want of space, kept until something changes.
 class Waiter {
  public:

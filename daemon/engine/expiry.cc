@@ -116,7 +116,7 @@ bool Expiry::RefreshRecord(EntryId id, uint32_t now_tick) {
 void Expiry::RefreshAgain(EntryId id, SlotId slot) {
   if (!state_.index.IsLive(id) || state_.index.at(id).copy(TierKind::kNvme).slot != slot) return;
   state_.index.at(id).times_unrecorded = true;
-  state_.timers.Schedule(id, std::min(state_.timers.DueOf(id), state_.NowTick() + kTimerBusyTicks));
+  state_.timers.Schedule(id, std::min(state_.timers.DueOf(id), state_.NowTick() + kCatalogRetryTicks));
 }
 
 void Expiry::EraseOverAge(EntryId id, uint32_t now_tick) {

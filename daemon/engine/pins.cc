@@ -81,7 +81,9 @@ void Pins::Set(EntryId id, TierKind tier, uint32_t until_tick) {
 
 bool Pins::Adopt(EntryId id, uint32_t until_wall_s) {
   const int64_t left_ms = int64_t{until_wall_s} * 1000 - state_.WallMsOfTick(state_.NowTick());
-  if (left_ms <= 0 || state_.TenantOf(state_.index.at(id)).dropping || RoomFor(id) != TierKind::kNvme) return false;
+  if (left_ms <= 0 || state_.TenantOf(state_.index.at(id)).dropping) return false;
+  // One that another record told of is covered already, for as long as may be.
+  if (!state_.index.at(id).pinned_in(TierKind::kNvme) && RoomFor(id) != TierKind::kNvme) return false;
   // A wall clock that was wrong may not make it longer than any pin may be.
   Set(id, TierKind::kNvme, state_.NowTick() + static_cast<uint32_t>(std::min(left_ms, kPinMsMax) / kTickMs));
   state_.index.at(id).times_unrecorded = left_ms > kPinMsMax;

@@ -1,32 +1,18 @@
 #include "daemon/tier/disk_catalogs.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <utility>
 
 #include "daemon/base/check.h"
 #include "daemon/base/log.h"
+#include "daemon/tier/all_of.h"
 
 namespace kvartal::tier {
 namespace {
 
 using StatusDone = absl::AnyInvocable<void(absl::Status)>;
 using RecordBatch = absl::AnyInvocable<void(std::vector<CatalogRecord>)>;
-
-// To be told `count` times; the last one runs `done`, with the first failure.
-std::function<void(const absl::Status&)> AllOf(size_t count, StatusDone done) {
-  struct Joined {
-    size_t left;
-    absl::Status status;
-    StatusDone done;
-  };
-  const auto joined = std::make_shared<Joined>(Joined{count, absl::OkStatus(), std::move(done)});
-  return [joined](const absl::Status& status) {
-    joined->status.Update(status);
-    if (--joined->left == 0) joined->done(std::move(joined->status));
-  };
-}
 
 bool OfOneErasure(const ErasureRecord& a, const ErasureRecord& b) {
   return a.kind == b.kind && a.owner == b.owner && a.before_wall_ms == b.before_wall_ms;

@@ -117,6 +117,9 @@ class NvmeTier : public Tier {
   // Recovery. Adopt marks a slot as taken by `domain`; false when the record does not fit this file (bounds, slot size,
   // in use). `generation` and `key_id` are the record's; a generation of 0 takes what the first read finds.
   bool Adopt(DomainId domain, SlotId slot, uint32_t slot_bytes, uint64_t generation = 0, uint32_t key_id = 0);
+  // Of a taken slot, by the header that lies there: what its block is encrypted under. False: it is in the clear, or
+  // the header is not that block's.
+  bool LearnKey(SlotId slot, uint64_t generation, uint32_t key_id);
   // Reads every block header of those disks, in batches, for a lost catalog. `batch` and `done` run on the engine loop.
   // What cannot be read is left out: DataLoss. Unavailable: the device failed so often that the scan was given up. Some
   // of the blocks were given up long ago, and one block may come twice. REQUIRES: no scan is under way.
@@ -130,7 +133,6 @@ class NvmeTier : public Tier {
     const std::shared_ptr<NvmeDisk>& disk;
     SlotId slot;  // on it
   };
-  struct JoinedScan;
 
   Place At(SlotId slot) const;
   std::optional<size_t> Choose(uint32_t slot_bytes, const std::optional<ChainRun>& run) const;

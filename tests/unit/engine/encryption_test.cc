@@ -322,6 +322,27 @@ TEST_F(EncryptionTest, WhatIsInMemoryIsWrittenUnderTheNewKeyWhenTheOldOneIsRetir
   EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 3)).count, 3u);
 }
 
+// They would be taken for blocks in the clear once their headers are read no more.
+TEST_F(EncryptionTest, KeysThatRecordsOfAnEarlierBuildDoNotNameAreLearntFromTheHeadersAndRecorded) {
+  policy::TenantRules rules = Encrypted(kRed);
+  rules.tier(TierKind::kNvme).guarantee_bytes = 2 * (kTestBlockBytes + kNvmeHeaderBytes);
+  Start({rules});
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(1, 2)), 2u);
+  Pump();
+  ASSERT_EQ(Pin(OpenNs(), Chain(1, 2), 600'000), Refusal::kNone);
+  AdvanceMs(1000);
+  for (auto& [slot, header] : catalog_disk_->records) header.seal = {};
+  catalog_disk_->complete = false;
+  rules_[0].encrypt_nvme = false;
+  Restart();
+  EXPECT_TRUE(catalog_disk_->complete);
+  for (const auto& [slot, header] : catalog_disk_->records) EXPECT_EQ(header.seal.key_id, 1u);
+  rules_[0].encrypt_nvme = true;
+  Restart();
+  EXPECT_EQ(StatsOf(kRed).pinned_blocks, 2u) << "nor did it cost what only the record tells";
+  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 2)).count, 2u);
+}
+
 // Before any timer has come to them.
 TEST_F(EncryptionTest, ABlockIsNotLostFromMemoryForACopyWhoseKeyIsGone) {
   policy::TenantRules rules = Encrypted(kRed);

@@ -197,10 +197,11 @@ TEST_F(PinTest, APinSurvivesARestartThoughTheCatalogTookNoWritesWhenItWasGranted
   AdvanceMs(300);
   catalog_->FailWrites(absl::ResourceExhaustedError("disk full"));
   ASSERT_EQ(Pin(Open("a/p"), Chain(1, 2), 300'000), Refusal::kNone);
-  AdvanceMs(3000);
-  EXPECT_GT(catalog_->counts().refreshes, 2u) << "tried, and tried again";
+  constexpr int64_t kRetryMs = kCatalogReopenSeconds * 1000;
+  AdvanceMs(2 * kRetryMs + 1000);
+  EXPECT_EQ(catalog_->counts().refreshes, 2u * 3) << "tried, and tried again when its store may be open";
   catalog_->FailWrites(absl::OkStatus());
-  AdvanceMs(3000);
+  AdvanceMs(kRetryMs);
   const uint64_t refreshes = catalog_->counts().refreshes;
   AdvanceMs(3000);
   EXPECT_EQ(catalog_->counts().refreshes, refreshes) << "and no longer";

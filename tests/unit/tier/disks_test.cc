@@ -220,6 +220,20 @@ TEST_F(DisksTest, ARunOfAChainLiesTogetherOnOneDiskAndALongChainOnSeveral) {
   EXPECT_EQ(changes, (chain.size() - 1) / blocks_of_run);
 }
 
+TEST_F(DisksTest, ConversationsBehindOneSharedPromptLieOnAllDisks) {
+  const SlotId prompt = Behind(SlotId::None());
+  const SlotId first = Behind(prompt);
+  EXPECT_EQ(DiskOf(first), DiskOf(prompt));
+  std::map<size_t, size_t> begun;
+  for (int i = 0; i < 200; ++i) {
+    const SlotId conversation = Behind(prompt);
+    ASSERT_TRUE(conversation.valid());
+    ++begun[DiskOf(conversation)];
+    EXPECT_EQ(DiskOf(Behind(conversation)), DiskOf(conversation)) << "it has a run of its own";
+  }
+  for (size_t disk = 0; disk < 3; ++disk) EXPECT_LT(begun[disk], 100u) << disk;
+}
+
 TEST_F(DisksTest, ADiskThatFailsTakesNoNewBlocksAndTheOthersGoOn) {
   const SlotId on_sick = SlotOn(1), on_other = SlotOn(2);
   ASSERT_TRUE(Write(on_sick, 1).ok());
