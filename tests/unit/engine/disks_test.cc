@@ -295,7 +295,7 @@ TEST_F(DisksTest, EncryptedBlocksOfAnAbsentDiskAreReadWhenItIsBackThoughTheOther
   NamespaceId ns = Open("a/p");
   StoreHeads("a/p", ns, 100, 5);
   EXPECT_EQ(Found(ns, 100, 5), 5u) << "memory is not meant";
-  EXPECT_EQ(BlocksOn(1), 0u);
+  EXPECT_EQ(ChargedOf("a/p"), 0u);
   EXPECT_EQ(TierStatsOf("a/p", TierKind::kNvme).refusal(policy::Refusal::kEncryptionKeyMissing).count, 5u);
 
   RestartWith({0, 1});
