@@ -11,7 +11,6 @@ namespace {
 constexpr uint64_t kHangDramBytes = 2 * kExtentAlignBytes;
 constexpr uint32_t kHangChain = 16;
 constexpr uint32_t kHangRounds = (kNumbers - kScanStart) / kHangChain;
-constexpr uint32_t kHangProbe = kChains * kChainLength - 1;  // no block of those rounds
 constexpr uint32_t kRoundsOnHung = 4;
 constexpr int kRestTicks = 150;  // of a limit that is lowered
 // The time after which it is overdue, and the slots of who was cut off have rested.
@@ -102,22 +101,40 @@ void Simulation::GoOnBeside(uint32_t index, uint32_t space, const Disk& hung) {
     }
   };
   let_time_pass();
-  for (uint32_t round = kHangRounds; round > 0 && reserves_.empty() && !findings_.any(); --round)
-    Store(index, space, ChainOf(round));
+  // Who waits for that disk from before.
   for (size_t at = 0; at < model_.life(index).groups.size(); ++at) EndGroup(index, at);
   let_time_pass();
   if (findings_.any() || !model_.life(index).in_policy || !hung.overdue() || !node_.AnotherIsSound(&hung)) return;
   coverage_.Note(Situation::kHungWhileDemoting);
-  const std::vector<uint32_t> in_memory = FindIn(index, space, TierKind::kDram);
-  const uint64_t memory_bytes = in_memory.size() * uint64_t{plan_.layouts[space].SlotBytes()};
-  if (memory_bytes <= node_.QueuedBytes(hung) || !Rest(index)) return;
-  Reserve(index, space, {kHangProbe, 1}, model_.life(index).groups.front(), 0, kNoParent, kHangDeadlineMs);
-  if (!IsAnswered([this] { return reserves_.empty(); }))
-    return Wrong(absl::StrCat(model_.life(index).rules.uid, " waits to store a block for as long as a disk hangs, has ",
-                              memory_bytes, " bytes in memory, and ", node_.QueuedBytes(hung), " are that disk's"));
-  if (!unfinished_.empty()) coverage_.Note(Situation::kStoredBesideHung);
+  const uint64_t stores = kHangDramBytes / plan_.layouts[space].SlotBytes() + kHangChain;
+  for (uint32_t i = 0; i < stores && !findings_.any(); ++i) {
+    if (!StoreBeside(index, space, kNumbers - 1 - i, hung)) return;
+  }
+  LoadBeside(index, space);
+}
+
+// One block, and its memory is full by and by. False: no more of this.
+bool Simulation::StoreBeside(uint32_t index, uint32_t space, uint32_t number, const Disk& hung) {
+  Reserve(index, space, {number, 1}, model_.life(index).groups.front(), 0, kNoParent, kHangDeadlineMs);
+  if (!reserves_.empty()) {
+    const uint64_t in_memory =
+        FindIn(index, space, TierKind::kDram).size() * uint64_t{plan_.layouts[space].SlotBytes()};
+    if (in_memory <= node_.QueuedBytes(hung)) return false;
+    if (!IsAnswered([this] { return reserves_.empty(); })) {
+      Wrong(absl::StrCat(model_.life(index).rules.uid, " waits to store a block for as long as a disk hangs, has ",
+                         in_memory, " bytes in memory, and ", node_.QueuedBytes(hung), " are that disk's"));
+    }
+  }
+  if (findings_.any() || unfinished_.empty()) return !findings_.any();
+  coverage_.Note(Situation::kStoredBesideHung);
+  for (const Unfinished& item : std::exchange(unfinished_, {})) FinishOne(item);
+  node_.CompleteAll();
+  return true;
+}
+
+void Simulation::LoadBeside(uint32_t index, uint32_t space) {
   const std::vector<uint32_t> below = FindIn(index, space, TierKind::kNvme);
-  if (below.empty()) return;
+  if (findings_.any() || below.empty()) return;
   Lookup(index, space, {random_.Pick(below), 1});
   if (leases_.empty() || leases_.back().life != index) return;
   Load(leases_.back(), 1);

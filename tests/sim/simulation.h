@@ -164,6 +164,8 @@ class Simulation : private engine::EngineObserver {
   bool Rest(uint32_t life);
   Disk* HangUnder(uint32_t life, uint32_t space);
   void GoOnBeside(uint32_t life, uint32_t space, const Disk& hung);
+  bool StoreBeside(uint32_t life, uint32_t space, uint32_t number, const Disk& hung);
+  void LoadBeside(uint32_t life, uint32_t space);
   bool IsAnswered(absl::FunctionRef<bool()> answered);
   std::vector<uint32_t> FindIn(uint32_t life, uint32_t space, TierKind tier);
   void NoteInformed();
