@@ -76,7 +76,8 @@ void Disk::Hold() {
 
 void Disk::Hang(uint32_t after_questions) {
   overdue_ = told_to_hang_ = true;
-  file_->SetOverdue(1, after_questions);
+  if (after_questions == 0) file_->SetOverdue(1);
+  file_->SetOverdueAfter(after_questions);
 }
 
 void Disk::EndTrouble() {
@@ -100,7 +101,7 @@ void Disk::NoteTime(int64_t now_ms) {
   if (!keeps) at_work_ms_ = now_ms;
   if (overdue_ || now_ms - at_work_ms_ < kIoDeadlineMs) return;
   overdue_ = true;
-  file_->SetOverdue(1, static_cast<uint32_t>(random_.Below(kQuestionsMax)));
+  file_->SetOverdueAfter(random_.Between(1, kQuestionsMax));
 }
 
 }  // namespace kvartal::sim

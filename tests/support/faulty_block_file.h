@@ -62,12 +62,13 @@ class FaultyBlockFile : public device::BlockFile {
   void FailNow(bool fail);
   // From now on Submit refuses when `count` are under way; 0: kDiskQueueMax.
   void SetQueueMax(size_t count);
-  // There is no clock here: the test says when what never completes has taken too long. It shows after so many more
-  // questions: a disk does not wait for a pause between two of them.
-  void SetOverdue(size_t count, uint32_t after_questions = 0);
+  // There is no clock here: the test says when what never completes has taken too long.
+  void SetOverdue(size_t count);
+  // One is, once that has been asked so often.
+  void SetOverdueAfter(size_t questions);
   // Ends the transfers that never completed, with Unavailable.
   void FailLost();
-  // Of those, by now.
+  // How many those are by now.
   size_t Lost() const;
   // So far, of any kind.
   uint64_t faults() const;

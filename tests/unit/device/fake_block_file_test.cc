@@ -163,7 +163,7 @@ TEST_F(FakeBlockFileTest, ATransferThatNeverCompletesStaysPendingUntilItIsFailed
 }
 
 TEST_F(FakeBlockFileTest, ThatATransferIsOverdueShowsAfterSoManyQuestions) {
-  file_.SetOverdue(1, 2);
+  file_.SetOverdueAfter(3);
   EXPECT_EQ(file_.Overdue(), 0u);
   EXPECT_EQ(file_.Overdue(), 0u);
   EXPECT_EQ(file_.Overdue(), 1u);
