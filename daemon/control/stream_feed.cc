@@ -136,7 +136,7 @@ void StreamFeed::OnKeysCame(const sync::v1::Jwks& jwks) {
   if (on_keys_ && !on_keys_(jwks.issuer(), jwks.keys())) return;
   if (jwks.issuer() == keys_.issuer() && jwks.keys() == keys_.keys()) return;
   keys_ = jwks;
-  kept_keys_.Keep(keys_.SerializeAsString(), loop_, worker_.get(), watching_);
+  kept_keys_.Keep(keys_.SerializeAsString(), worker_.get());
 }
 
 void StreamFeed::WatchPods(const OnGonePods& on_gone) {
@@ -153,7 +153,7 @@ void StreamFeed::OnPodsCame(const sync::v1::Pods& pods) {
     return;
   }
   if (pods_.bound().version() == bound && pods_.gone() == gone) return;
-  kept_pods_.Keep(pods_.Kept(), loop_, worker_.get(), watching_);
+  kept_pods_.Keep(pods_.Kept(), worker_.get());
   if (pods_.gone() != gone) TellGonePods();
 }
 
@@ -223,7 +223,8 @@ void StreamFeed::OnEnd(const absl::Status& why) {
 // From a half to one and a half of the step: nodes that lost their operator together do not come back together.
 void StreamFeed::RedialLater() {
   if (!*watching_) return;
-  const int64_t wait_ms = redial_ms_ / 2 + std::uniform_int_distribution<int64_t>(0, redial_ms_)(chance_);
+  const int64_t stretched_ms = redial_ms_ / 2 + std::uniform_int_distribution<int64_t>(0, redial_ms_)(chance_);
+  const int64_t wait_ms = std::min(stretched_ms, kRedialLatestMs);
   redial_ms_ = std::min(redial_ms_ * 2, kRedialMaxMs);
   loop_->CancelTimer(timer_);
   timer_ = loop_->RunAfterMs(wait_ms, [this] { Dial(); });

@@ -361,6 +361,39 @@ TEST_F(StreamFeedTest, APodThatWasNamedAndIsNotAnyMoreIsGoneAlsoOverARestart) {
   EXPECT_THAT(gone, ::testing::ElementsAre("a", "b")) << "deleted while nobody told; d was never missed";
 }
 
+// Word of pods may come while the disk is busy with the word before it, and the daemon be told to end.
+TEST_F(StreamFeedTest, WhatWaitsForTheDiskWhenTheDaemonEndsIsKept) {
+  const auto pods = [](std::set<std::string> uids) { return std::make_shared<crds::PodSet>(std::move(uids)); };
+  std::vector<std::string> gone;
+  const auto take = [&](const std::vector<std::string>& uids) { gone = uids; };
+  const std::string beside = source_.scratch().File("node_pods.new"), fifo = source_.scratch().File("fifo");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);  // opened when somebody reads it
+  std::filesystem::create_hard_link(fifo, beside);
+  source_.Put(PolicyText("8Mi"));
+  source_.fleet().SetPods({{"n1", pods({"a", "b", "c"})}});
+  Begin();
+  feed_->WatchPods(take);
+  for (const auto& [left, count] :
+       {std::pair(std::set<std::string>{"b", "c"}, 1u), std::pair(std::set<std::string>{"c"}, 2u)}) {
+    ASSERT_TRUE(Until([&] { return source_.fleet().stats().pod_updates >= count; }));
+    source_.fleet().ChangePods({{"n1", pods(left)}});
+    ASSERT_TRUE(Until([&] {
+      source_.fleet().Tick();
+      return gone.size() == count;
+    }));
+  }
+  source_.GoAway();
+  feed_->StopWatching();
+  std::filesystem::remove(beside);
+  const UniqueFd reader(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK));
+  ASSERT_TRUE(Until([&] { return !feed_->busy(); }));
+  feed_.reset();
+  gone.clear();
+  Begin();
+  feed_->WatchPods(take);
+  EXPECT_THAT(gone, ::testing::ElementsAre("a", "b"));
+}
+
 TEST_F(StreamFeedTest, UseIsToldWhenATenantGoesAboveItsLimitAndNotForEveryByte) {
   source_.Put(PolicyText("8Mi"));
   Begin();
