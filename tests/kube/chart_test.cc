@@ -135,6 +135,7 @@ TEST_F(ChartTest, TheServerTakesWhatTheChartMakesOfAnyValues) {
       {"registry and digest", absl::StrCat("global: {imageRegistry: 'r.example/', imagePullSecrets: [{name: pull}]}\n"
                                            "image: {daemon: {digest: 'sha256:",
                                            std::string(64, 'a'), "'}}")},
+      {"without pods", "operator: {watchPods: false}"},
       {"more objects", "extraObjects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: 'of-{{ .Release.Name }}'}}]"},
       {"without the operator", kStatic},
       {"no CRDs", "crds: {enabled: false}"}};
@@ -214,6 +215,15 @@ TEST_F(ChartTest, NobodyIsGivenMoreThanIsSaid) {
     with_rules += absl::StrContains(document, "\nrules:") && absl::StrContains(document, "kind: ") &&
                   absl::StrContains(document, "rbac.authorization.k8s.io");
   EXPECT_EQ(with_rules, 2u) << "the ClusterRole and the Role of that file";
+}
+
+TEST_F(ChartTest, WhoDoesNotWantPodsToBeListedSaysSoAndTheyAreNot) {
+  for (const auto& [values, listed] : {std::pair("{}", true), std::pair("operator: {watchPods: false}", false)}) {
+    const CommandResult made = Template(values);
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+    EXPECT_EQ(absl::StrContains(made.out, "resources: [pods]"), listed);
+    EXPECT_EQ(absl::StrContains(made.out, "- --no-watch-pods"), !listed);
+  }
 }
 
 // With the operator, which is the default, and without it; with a tier on disk and without.
