@@ -8,6 +8,7 @@
 namespace kvartal::crds {
 namespace {
 
+// As the version of a set of policies, of which a pod would be the key alone: there is nothing of it that could change.
 std::string VersionOfPods(const std::set<std::string>& uids) {
   PolicySet::Hashes hashes;
   for (const std::string& uid : uids) hashes.emplace_hint(hashes.end(), uid, "");

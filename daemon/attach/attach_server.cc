@@ -138,23 +138,26 @@ void AttachServer::OnSessionEvent(Session* session, uint32_t epoll_events) {
   }
 }
 
-void AttachServer::ReadFrames(Session* session) {
+bool AttachServer::ReadFrames(Session* session) {
   // What is left is there in the next round: the loop tells of it again, after the others.
   const uint64_t enough = counters_.positions + kPositionsPerWakeMax;
-  for (uint32_t i = 0; i < kFramesPerWakeMax && counters_.positions < enough && session->alive(); ++i) {
+  for (uint32_t i = 0; i < kFramesPerWakeMax && counters_.positions < enough; ++i) {
+    if (!session->alive() || session->last_words == 0u) return true;
     size_t bytes = 0;
     BadFrame bad = BadFrame::kNone;
     switch (session->Receive(receive_buffer_, &bytes, &bad)) {
       case Session::Received::kFrame:
+        if (session->last_words.has_value()) *session->last_words -= std::min(*session->last_words, bytes);
         HandleFrame(session, bytes);
         break;
       case Session::Received::kNothing:
-        return;
+        return true;
       case Session::Received::kEnd:
         if (bad != BadFrame::kNone) RejectFrame(session, bad);
-        return;
+        return true;
     }
   }
+  return false;
 }
 
 void AttachServer::HandleFrame(Session* session, size_t bytes) {

@@ -94,7 +94,8 @@ class AttachServer : private engine::EngineObserver {
   // --- connections
   void OnAccepted(UniqueFd fd, const Door& door);
   void OnSessionEvent(Session* session, uint32_t epoll_events);
-  void ReadFrames(Session* session);
+  // False: the turn has ended, and there may be more.
+  bool ReadFrames(Session* session);
   void HandleFrame(Session* session, size_t bytes);
   void HandleRequest(Session* session, Verb verb);
   void RejectFrame(Session* session, BadFrame bad);
@@ -112,6 +113,7 @@ class AttachServer : private engine::EngineObserver {
   EngineGroup* JoinGroup(Session* session, TenantId tenant, const v1::Attach& in);
   void GrantMemory(Session* session, const engine::DomainMemory& memory);
   void WatchPeerExit(Session* session);
+  void OnPeerExit(Session* session);
   static engine::Writer WriterOf(const Session& ended);
   void EndGroup(EngineGroup* group, int64_t seen_ns, engine::Writer writer);
   void SayGoodbye(Session* session, std::string_view reason);

@@ -38,10 +38,11 @@ enum class DenialReason : uint8_t {
   kForeignNode,            // of a pod on another node
   kPodGone,                // of a pod that was deleted
   kForeignPod,             // the kernel says that the peer is in another pod, or it renews with another pod's
-  kPodUnproven,            // the kernel was to say which pod the peer is in, and could not
+  kPodUnproven,            // the kernel was to say which pod the peer is in, and said none, or several
+  kPeerGone,               // it could not: the process that connected has ended, or hides itself
   kUnknownServiceAccount,  // no policy names it
 };
-inline constexpr size_t kDenialReasonCount = 27;
+inline constexpr size_t kDenialReasonCount = 28;
 
 constexpr const char* DenialReasonName(DenialReason reason) {
   constexpr const char* kNames[kDenialReasonCount] = {"none",
@@ -70,6 +71,7 @@ constexpr const char* DenialReasonName(DenialReason reason) {
                                                       "pod_gone",
                                                       "foreign_pod",
                                                       "pod_unproven",
+                                                      "peer_gone",
                                                       "unknown_service_account"};
   return kNames[static_cast<size_t>(reason)];
 }

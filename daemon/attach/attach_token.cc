@@ -32,12 +32,17 @@ void AttachServer::SetGonePods(const std::vector<std::string>& uids) {
 }
 
 TokenJudgement AttachServer::JudgeToken(const Session& session, std::string_view token) const {
-  const uint32_t pid = session.peer().pid;
-  std::optional<std::string> peer_pod = pid == 0 ? "" : PodOfCgroup(options_.read_cgroup(pid));
-  // Read first, asked then: a process that was there until now had the pid to itself. Who has left its socket to
-  // another process is in no pod that could be told.
-  if (pid != 0 && PeerHasExited(session.socket())) peer_pod.reset();
-  return tokens_->Judge(token, peer_pod, clock_->WallMs());
+  PeerPod peer;
+  if (const uint32_t pid = session.peer().pid; pid != 0) {
+    const std::string cgroup = options_.read_cgroup(pid);
+    const std::optional<std::string> pod = PodOfCgroup(cgroup);
+    if (pod.has_value()) peer.uid = *pod;
+    if (!pod.has_value()) peer.silence = DenialReason::kPodUnproven;
+    // Read first, asked then: a process that was there until now had the pid to itself. Who has left its socket to
+    // another process is in no pod that could be told.
+    if (cgroup.empty() || PeerHasExited(session.socket())) peer.silence = DenialReason::kPeerGone;
+  }
+  return tokens_->Judge(token, peer, clock_->WallMs());
 }
 
 int64_t AttachServer::ExpiryOf(const token::PodClaims& pod) const {

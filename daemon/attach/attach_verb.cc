@@ -157,13 +157,18 @@ void AttachServer::WatchPeerExit(Session* session) {
   // The kernel vouched for the process that connected. When that one is gone, whoever still holds its socket is nobody.
   session->peer_exit = OpenPeerPidfd(session->socket());
   if (!session->peer_exit.valid()) return;
-  const absl::Status watched = loop_->Add(session->peer_exit.get(), EPOLLIN, [this, session](uint32_t) {
-    // What it wrote before it went still counts, as with an EOF.
-    ReadFrames(session);
-    session->Cut(CutReason::kPeerExited);
-    EndSession(session);
-  });
+  const absl::Status watched =
+      loop_->Add(session->peer_exit.get(), EPOLLIN, [this, session](uint32_t) { OnPeerExit(session); });
   if (!watched.ok()) session->peer_exit.reset();
+}
+
+void AttachServer::OnPeerExit(Session* session) {
+  // What it wrote before it went still counts, as with an EOF, be it more than one turn: the loop tells of the exit
+  // again. But whoever goes on to write to its socket is nobody.
+  if (!session->last_words.has_value()) session->last_words = session->UnreadBytes();
+  if (!ReadFrames(session)) return;
+  session->Cut(CutReason::kPeerExited);
+  EndSession(session);
 }
 
 void AttachServer::SayGoodbye(Session* session, std::string_view reason) {

@@ -219,20 +219,20 @@ void RequestPath::StartLoad(Session* session, const Lease& lease, const v1::Load
                             std::function<void(const engine::CacheEngine::LoadResult&)> done) {
   engine::LoadRequest request;
   request.ns = lease.ns;
-  request.group = session->group->id;
+  const GroupId group = session->group->id;
+  request.group = group;
   request.session = session->id();
   request.deadline_ms = in.deadline_ms();
   request.ahead = request_id() == 0;
   Charge(in.count());
   for (uint32_t i = in.first(); i < in.first() + in.count(); ++i) request.entries.push_back(lease.blocks[i].entry);
   ++session->pending_requests;
-  parts_.engine->Load(std::move(request),
-                      [this, alive = parts_.alive, group = request.group, lease_id = lease.id, first = in.first(),
-                       done = std::move(done)](const engine::CacheEngine::LoadResult& result) {
-                        if (alive.expired()) return;
-                        TakeOver(group, lease_id, first, result.places);
-                        done(result);
-                      });
+  parts_.engine->Load(std::move(request), [this, alive = parts_.alive, group, lease_id = lease.id, first = in.first(),
+                                           done = std::move(done)](const engine::CacheEngine::LoadResult& result) {
+    if (alive.expired()) return;
+    TakeOver(group, lease_id, first, result.places);
+    done(result);
+  });
 }
 
 void RequestPath::TakeOver(GroupId group_id, LeaseId lease_id, uint32_t first,

@@ -1,5 +1,6 @@
 #include "daemon/attach/session.h"
 
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -57,6 +58,11 @@ Session::Received Session::Receive(std::span<std::byte> buffer, size_t* bytes, B
   }
   *bytes = static_cast<size_t>(got);
   return Received::kFrame;
+}
+
+size_t Session::UnreadBytes() const {
+  int bytes = 0;
+  return ::ioctl(socket_.get(), FIONREAD, &bytes) == 0 ? static_cast<size_t>(bytes) : 0;
 }
 
 void Session::Send(FrameCodec* codec, const ServerFrame& frame, const OutgoingFds& fds) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,6 +45,8 @@ class Session {
 
   // One packet into `buffer`. kEnd: either `cut` is set, or `*bad` says what is wrong with the packet.
   Received Receive(std::span<std::byte> buffer, size_t* bytes, BadFrame* bad);
+  // That wait to be received.
+  size_t UnreadBytes() const;
   // Sets `cut` when the client does not read, or is gone.
   void Send(FrameCodec* codec, const ServerFrame& frame, const OutgoingFds& fds = {});
   void SendError(FrameCodec* codec, uint64_t request_id, v1::Error::Code code, std::string_view message,
@@ -73,6 +76,8 @@ class Session {
   std::string tenant_uid;        // which tenant of that name, from Attach on
   std::string client;            // its own name for itself, printable
   UniqueFd peer_exit;            // pidfd, from Attach on
+  // Of a peer that has exited: bytes it had sent and nobody has read yet. What comes after them is nobody's.
+  std::optional<size_t> last_words;
   bool grant_unacked = false;
   absl::flat_hash_set<uint32_t> namespaces;  // that it has open, each once
   size_t pending_requests = 0;               // Reserves and Loads under way

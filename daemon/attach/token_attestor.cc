@@ -32,21 +32,25 @@ TokenJudgement Refused(DenialReason reason, std::string why) {
 
 }  // namespace
 
-TokenJudgement TokenAttestor::Judge(std::string_view token, const std::optional<std::string>& peer_pod,
-                                    int64_t now_wall_ms) const {
+TokenJudgement TokenAttestor::Judge(std::string_view token, const PeerPod& peer, int64_t now_wall_ms) const {
   const token::TokenExpectations expected = {issuer_, options_.audience, options_.node};
   token::TokenVerdict verdict = VerifyToken(token, keys_, expected, now_wall_ms);
   if (verdict.fault != token::TokenFault::kNone) return Refused(DenialOf(verdict.fault), std::move(verdict.why));
   const std::string& uid = verdict.claims.pod_uid;
   if (PodIsGone(verdict.claims))
     return Refused(DenialReason::kPodGone, absl::StrCat("pod ", uid, " is not on this node any more"));
-  if (!peer_pod.has_value() || (peer_pod->empty() && options_.host_pids)) {
+  if (peer.silence == DenialReason::kPeerGone) {
+    return Refused(peer.silence, absl::StrCat("the token is of pod ", uid,
+                                              " and the kernel cannot be asked for the peer's: the process that "
+                                              "connected has ended, or its /proc/PID/cgroup may not be read"));
+  }
+  if (peer.silence != DenialReason::kNone || (peer.uid.empty() && options_.host_pids)) {
     return Refused(DenialReason::kPodUnproven,
                    absl::StrCat("the token is of pod ", uid, " and the kernel does not say that the peer is in it"));
   }
-  if (!peer_pod->empty() && *peer_pod != uid) {
+  if (!peer.uid.empty() && peer.uid != uid) {
     return Refused(DenialReason::kForeignPod, absl::StrCat("the token is of pod ", uid,
-                                                           " and the kernel says that the peer is in pod ", *peer_pod));
+                                                           " and the kernel says that the peer is in pod ", peer.uid));
   }
   TokenJudgement out;
   out.pod = std::move(verdict.claims);

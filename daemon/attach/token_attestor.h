@@ -4,7 +4,6 @@
 // said another, or could not say; what it answers holds no word of a token that was not verified.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +21,13 @@ struct TokenOptions {
   // The daemon sees the pids of the host, so that the kernel names the pod of every peer: one without a pid here, or
   // outside of pods, is refused. Otherwise the pod of a peer counts where its pid is seen.
   bool host_pids = false;
+};
+
+// What the kernel says of the pod a peer is in.
+struct PeerPod {
+  std::string uid;  // "": it is outside of pods, or its pid is not seen here
+  // Why a pid that is seen says nothing: kPodUnproven (it names several pods) or kPeerGone.
+  DenialReason silence = DenialReason::kNone;
 };
 
 struct TokenJudgement {
@@ -43,9 +49,7 @@ class TokenAttestor {
   // before. A pod that is not among them is believed by its token: it may be newer than all that is known of pods.
   void SetGonePods(const std::vector<std::string>& uids) { gone_pods_ = {uids.begin(), uids.end()}; }
 
-  // `peer_pod`: the UID of the pod the kernel says the peer is in; "" for a peer outside of pods, or whose pid is not
-  // seen here; none for one whose pid is seen and that hides: its process has ended, or its cgroup does not tell.
-  TokenJudgement Judge(std::string_view token, const std::optional<std::string>& peer_pod, int64_t now_wall_ms) const;
+  TokenJudgement Judge(std::string_view token, const PeerPod& peer, int64_t now_wall_ms) const;
   // Of a token that was verified.
   bool KeyIsGone(const token::PodClaims& pod) const { return keys_.Find(pod.kid) == nullptr; }
   bool PodIsGone(const token::PodClaims& pod) const { return gone_pods_.contains(pod.pod_uid); }

@@ -126,6 +126,11 @@ absl::StatusOr<std::shared_ptr<const NodeKeys>> NodeKeys::Read(const std::string
     if (got == 0) break;
     read += static_cast<size_t>(got);
   }
+  // As one looks that is being written in place: taken as it is, every block under the keys of before would be lost.
+  if (read == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": is empty; write keys beside it and rename that over it, or a line of # alone to have no keys"));
+  }
   absl::StatusOr<std::shared_ptr<const NodeKeys>> keys = Parse(text.bytes().first(read));
   if (!keys.ok()) return absl::Status(keys.status().code(), absl::StrCat(path, ": ", keys.status().message()));
   return keys;

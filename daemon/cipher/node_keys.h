@@ -23,7 +23,8 @@ class NodeKeys {
   // A key a line: its number and 64 hex digits, "2 9f86d0...". Lines that begin with # say nothing. The highest number
   // is the newest. No key at all is fine: nothing can be encrypted then.
   static absl::StatusOr<std::shared_ptr<const NodeKeys>> Parse(std::span<const std::byte> text);
-  // PermissionDenied: others may read the file, or its group may change it. Messages never hold a key.
+  // PermissionDenied: others may read the file, or its group may change it. A file of no bytes is refused, since one
+  // that is being written in place looks like that. Messages never hold a key.
   static absl::StatusOr<std::shared_ptr<const NodeKeys>> Read(const std::string& path);
 
   size_t size() const { return ids_.size(); }

@@ -39,6 +39,7 @@ absl::StatusOr<T> AdminService::Ask(grpc::ServerContext* context, int64_t limit_
                                     std::function<void(AdminBackend&, AdminBackend::Done<T>)> question) {
   struct Answer {
     std::optional<absl::StatusOr<T>> value;  // Guarded by Desk::mutex
+    bool begun = false;                      // Guarded by Desk::mutex
     bool abandoned = false;                  // Guarded by Desk::mutex
   };
   const auto answer = std::make_shared<Answer>();
@@ -52,6 +53,7 @@ absl::StatusOr<T> AdminService::Ask(grpc::ServerContext* context, int64_t limit_
       // Whoever gave up must not have its request carried out later.
       MutexLock lock(desk->mutex);
       if (answer->abandoned || desk->stopping) return;
+      answer->begun = true;
     }
     question(*backend, [desk, answer](absl::StatusOr<T> value) {
       MutexLock lock(desk->mutex);
@@ -69,6 +71,10 @@ absl::StatusOr<T> AdminService::Ask(grpc::ServerContext* context, int64_t limit_
   if (answer->value.has_value()) return *std::move(answer->value);
   answer->abandoned = true;
   if (desk->stopping) return absl::UnavailableError("the daemon is going down");
+  if (answer->begun) {
+    return absl::DeadlineExceededError(
+        "not finished by the deadline; the daemon goes on with it: its log and its audit log tell how it ends");
+  }
   return absl::DeadlineExceededError(
       "no answer from the engine loop by the deadline; the daemon is busy or stuck: see its log, then try again");
 }

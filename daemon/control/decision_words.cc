@@ -57,8 +57,8 @@ DecisionWords WordsOf(policy::Refusal reason) {
       return {"room or the disk took longer than the caller would wait",
               "look at the disk's health and load, or let callers wait longer"};
     case Refusal::kEncryptionKeyMissing:
-      return {"the tenant's blocks have to be encrypted on NVMe, and the node has no key, so they stay in memory",
-              "put a key into nvmeKeyFile: it is read within a second; see kvartalctl doctor"};
+      return {"the tenant's blocks have to be encrypted on NVMe, and there is no key, or a disk with its salt is away",
+              "put a key into nvmeKeyFile: it is read within a second; or see to the absent disk: kvartalctl doctor"};
   }
   return {"for a reason this version has no words for", "look at the daemon's log"};
 }

@@ -5,23 +5,27 @@
 
 namespace kvartal::control {
 
-void KeptLatest::Keep(std::string bytes, EventLoop* loop, WorkerPool* worker, const std::shared_ptr<bool>& alive) {
-  if (writing_) {
+void KeptLatest::Keep(std::string bytes, WorkerPool* worker) {
+  {
+    const MutexLock lock(mutex_);
     newest_ = std::move(bytes);
-    waits_ = true;
-    return;
+    if (std::exchange(writing_, true)) return;
   }
-  writing_ = true;
-  const bool accepted = worker->TrySubmit([this, loop, worker, alive, bytes = std::move(bytes)] {
-    if (const absl::Status kept = file_.Write(bytes); !kept.ok())
-      Log(LogLevel::kWarning, "policy", what_, " are not kept for a restart: ", kept.message());
-    loop->Post([this, loop, worker, alive] {
-      if (!*alive) return;
-      writing_ = false;
-      if (std::exchange(waits_, false)) Keep(std::move(newest_), loop, worker, alive);
-    });
-  });
+  const bool accepted = worker->TrySubmit([this] { WriteAll(); });
   KV_CHECK(accepted);
+}
+
+void KeptLatest::WriteAll() {
+  while (const std::optional<std::string> bytes = Next()) {
+    if (const absl::Status kept = file_.Write(*bytes); !kept.ok())
+      Log(LogLevel::kWarning, "policy", what_, " are not kept for a restart: ", kept.message());
+  }
+}
+
+std::optional<std::string> KeptLatest::Next() {
+  const MutexLock lock(mutex_);
+  writing_ = newest_.has_value();
+  return std::exchange(newest_, std::nullopt);
 }
 
 }  // namespace kvartal::control

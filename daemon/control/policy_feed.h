@@ -47,12 +47,13 @@ class PolicyFeed {
 
   // Whose tokens count, where the other end says so: at once when it is known, and whenever it changes. The keys are a
   // JSON Web Key Set, as an API server serves it.
-  using OnKeys = std::function<void(const std::string& issuer, const std::string& keys)>;
-  virtual void WatchKeys(OnKeys) {}
+  // False: they are not to be believed, and what was before goes on to count, after a restart too.
+  using OnKeys = std::function<bool(const std::string& issuer, const std::string& keys)>;
+  virtual void WatchKeys(const OnKeys& /*on_keys*/) {}
   // Which pods of this node are gone, by their UIDs, where the other end says so: all that are remembered, at once when
   // there are any, and whenever that changes.
   using OnGonePods = std::function<void(const std::vector<std::string>& uids)>;
-  virtual void WatchPods(OnGonePods) {}
+  virtual void WatchPods(const OnGonePods& /*on_gone*/) {}
   // For whoever is at the other end, if anybody; to be called often.
   virtual void TellUse(const std::vector<TenantUse>&) {}
   // For how long nobody has been at the other end; 0: somebody is. nullopt: there is no other end.

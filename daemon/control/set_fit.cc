@@ -110,6 +110,7 @@ absl::StatusOr<SetFit> Fitter::Run(const std::optional<policy::NodeCapacity>& be
   std::sort(rules_.begin(), rules_.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   fit_.loaded.table = policy::PolicyTable::FromRules(std::move(rules_), capacity_, soft_cap_percent_);
   std::vector<std::string> refused;
+  refused.reserve(fit_.refused.size());
   for (const sync::v1::Refused& one : fit_.refused) refused.push_back(absl::StrCat(one.key(), ": ", one.reason()));
   fit_.loaded.refused = absl::StrJoin(refused, "\n");
   return std::move(fit_);

@@ -110,14 +110,14 @@ void StreamFeed::Dial() {
   dialled_ms_ = NowMs();
   told_use_ms_ = 0;
   auto stream = SyncStream::Dial(options_.stream, loop_, Hello(),
-                                 {.on_message = [this](auto message) { OnMessage(std::move(message)); },
+                                 {.on_message = [this](const auto& message) { OnMessage(message); },
                                   .on_end = [this](const absl::Status& why) { OnEnd(why); }},
                                  &channel_);
   if (!stream.ok()) return OnEnd(stream.status());
   stream_ = *std::move(stream);
 }
 
-void StreamFeed::OnMessage(sync::v1::OperatorMessage message) {
+void StreamFeed::OnMessage(const sync::v1::OperatorMessage& message) {
   if (away_since_ms_ != 0) Log(LogLevel::kInfo, "policy", "the operator at ", options_.stream.address, " speaks");
   away_since_ms_ = 0;
   last_error_.clear();
@@ -126,20 +126,21 @@ void StreamFeed::OnMessage(sync::v1::OperatorMessage message) {
   if (message.has_pods()) OnPodsCame(message.pods());
 }
 
-void StreamFeed::WatchKeys(OnKeys on_keys) {
-  on_keys_ = std::move(on_keys);
+void StreamFeed::WatchKeys(const OnKeys& on_keys) {
+  on_keys_ = on_keys;
   if (!keys_.keys().empty()) on_keys_(keys_.issuer(), keys_.keys());
 }
 
 void StreamFeed::OnKeysCame(const sync::v1::Jwks& jwks) {
+  // Also when they are the same: others may have been refused meanwhile.
+  if (on_keys_ && !on_keys_(jwks.issuer(), jwks.keys())) return;
   if (jwks.issuer() == keys_.issuer() && jwks.keys() == keys_.keys()) return;
   keys_ = jwks;
-  kept_keys_.Keep(keys_.SerializeAsString(), loop_, worker_.get(), watching_);
-  if (on_keys_) on_keys_(keys_.issuer(), keys_.keys());
+  kept_keys_.Keep(keys_.SerializeAsString(), worker_.get());
 }
 
-void StreamFeed::WatchPods(OnGonePods on_gone) {
-  on_gone_pods_ = std::move(on_gone);
+void StreamFeed::WatchPods(const OnGonePods& on_gone) {
+  on_gone_pods_ = on_gone;
   if (!pods_.gone().empty()) TellGonePods();
 }
 
@@ -152,7 +153,7 @@ void StreamFeed::OnPodsCame(const sync::v1::Pods& pods) {
     return;
   }
   if (pods_.bound().version() == bound && pods_.gone() == gone) return;
-  kept_pods_.Keep(pods_.Kept(), loop_, worker_.get(), watching_);
+  kept_pods_.Keep(pods_.Kept(), worker_.get());
   if (pods_.gone() != gone) TellGonePods();
 }
 
@@ -222,7 +223,8 @@ void StreamFeed::OnEnd(const absl::Status& why) {
 // From a half to one and a half of the step: nodes that lost their operator together do not come back together.
 void StreamFeed::RedialLater() {
   if (!*watching_) return;
-  const int64_t wait_ms = redial_ms_ / 2 + std::uniform_int_distribution<int64_t>(0, redial_ms_)(chance_);
+  const int64_t stretched_ms = redial_ms_ / 2 + std::uniform_int_distribution<int64_t>(0, redial_ms_)(chance_);
+  const int64_t wait_ms = std::min(stretched_ms, kRedialLatestMs);
   redial_ms_ = std::min(redial_ms_ * 2, kRedialMaxMs);
   loop_->CancelTimer(timer_);
   timer_ = loop_->RunAfterMs(wait_ms, [this] { Dial(); });

@@ -41,8 +41,8 @@ class StreamFeed final : public PolicyFeed {
   void Reload(absl::AnyInvocable<void(absl::Status)> done) override;
   void StopWatching() override;
   bool busy() const override { return (worker_ != nullptr && worker_->Pending() > 0) || channel_.ending->count() > 0; }
-  void WatchKeys(OnKeys on_keys) override;
-  void WatchPods(OnGonePods on_gone) override;
+  void WatchKeys(const OnKeys& on_keys) override;
+  void WatchPods(const OnGonePods& on_gone) override;
   void TellUse(const std::vector<TenantUse>& use) override;
   std::optional<uint64_t> away_ms() const override;
   std::string note() const override;
@@ -50,7 +50,7 @@ class StreamFeed final : public PolicyFeed {
  private:
   void Dial();
   void RedialLater();
-  void OnMessage(sync::v1::OperatorMessage message);
+  void OnMessage(const sync::v1::OperatorMessage& message);
   void OnUpdate(const sync::v1::Update& update);
   void OnRead(const std::string& version, absl::StatusOr<SetFit> read);
   void OnKeysCame(const sync::v1::Jwks& jwks);

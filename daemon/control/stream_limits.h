@@ -8,8 +8,9 @@
 
 namespace kvartal::control {
 
-inline constexpr int64_t kRedialMinMs = 1'000;       // a new leader listens within seconds of the old one's end
-inline constexpr int64_t kRedialMaxMs = 60'000;      // an operator that is away for hours is not asked all the time
+inline constexpr int64_t kRedialMinMs = 1'000;   // a new leader listens within seconds of the old one's end
+inline constexpr int64_t kRedialMaxMs = 60'000;  // an operator that is away for hours is not asked all the time
+inline constexpr int64_t kRedialLatestMs = kRedialMaxMs * 3 / 2;  // chance stretches a wait to this at most
 inline constexpr int64_t kStreamHealthyMs = 60'000;  // a stream that lived so long: its end says nothing of the next
 inline constexpr int kUpdateBytesMax = 64 * static_cast<int>(kMiB);  // a set of four thousand policies, and more
 inline constexpr size_t kSendQueueMax = 64;    // messages the operator has not taken: usage, which may be lost

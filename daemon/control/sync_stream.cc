@@ -93,7 +93,7 @@ class SyncStream::Call final : public grpc::ClientBidiReactor<NodeMessage, Opera
  public:
   Call(Executor* loop, Sink sink) : loop_(loop), ear_(std::make_shared<Ear>(std::move(sink))) {}
 
-  void Begin(std::shared_ptr<Call> self, std::shared_ptr<grpc::Channel> channel, const std::string& token,
+  void Begin(std::shared_ptr<Call> self, const std::shared_ptr<grpc::Channel>& channel, const std::string& token,
              NodeMessage hello) {
     self_ = std::move(self);
     stub_ = sync::v1::PolicySync::NewStub(channel);
@@ -135,8 +135,8 @@ class SyncStream::Call final : public grpc::ClientBidiReactor<NodeMessage, Opera
       }
       return Advance();
     }
-    loop_->Post([ear = ear_, message = std::move(incoming_)]() mutable {
-      if (ear->open) ear->sink.on_message(std::move(message));
+    loop_->Post([ear = ear_, message = std::move(incoming_)] {
+      if (ear->open) ear->sink.on_message(message);
     });
     incoming_.Clear();
     StartRead(&incoming_);

@@ -62,7 +62,7 @@ struct SyncChannel {
 class SyncStream {
  public:
   struct Sink {
-    std::function<void(sync::v1::OperatorMessage)> on_message;
+    std::function<void(const sync::v1::OperatorMessage&)> on_message;
     std::function<void(absl::Status)> on_end;
   };
 

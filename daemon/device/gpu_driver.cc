@@ -1,6 +1,7 @@
 #include "daemon/device/gpu_driver.h"
 
 #include <array>
+#include <bit>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -14,7 +15,8 @@ CUmemAllocationProp PropertiesOf(int ordinal) {
   CUmemAllocationProp properties = {};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {ordinal}};
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = ordinal;
   return properties;
 }
 
@@ -61,7 +63,8 @@ absl::StatusOr<GpuMapping> GpuMapping::Map(const GpuMemory& memory, int ordinal,
   }
   GpuMapping mapping(&api, address, bytes);
   CUmemAccessDesc rights = {};
-  rights.location = {CU_MEM_LOCATION_TYPE_DEVICE, {ordinal}};
+  rights.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  rights.location.id = ordinal;
   rights.flags = access == GpuAccess::kRead ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   KV_RETURN_IF_ERROR(KV_CUDA(api, cuMemSetAccess, address, bytes, &rights, 1));
   return mapping;
@@ -154,7 +157,7 @@ absl::StatusOr<GpuMemory> GpuDriver::Allocate(int ordinal, uint64_t bytes) const
 
 absl::StatusOr<GpuMemory> GpuDriver::Import(int fd, uint64_t bytes) const {
   CUmemGenericAllocationHandle handle = 0;
-  void* const as_pointer = reinterpret_cast<void*>(static_cast<uintptr_t>(fd));  // the form the driver takes an fd in
+  void* const as_pointer = std::bit_cast<void*>(static_cast<uintptr_t>(fd));  // the form the driver takes an fd in
   KV_RETURN_IF_ERROR(
       KV_CUDA(*api_, cuMemImportFromShareableHandle, &handle, as_pointer, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   return GpuMemory(api_.get(), handle, bytes);

@@ -35,6 +35,7 @@ bool PoolBlockFile::Submit(BlockIo io) {
 
 size_t PoolBlockFile::Overdue() const {
   const int64_t late_ns = clock_.MonotonicNs() - deadline_ns_;
+  if (oldest_ns_.load(std::memory_order_relaxed) > late_ns) return 0;  // asked for every block that is looked up
   MutexLock lock(mutex_);
   const auto in_time = std::find_if(started_ns_.begin(), started_ns_.end(),
                                     [late_ns](int64_t started_ns) { return started_ns > late_ns; });
@@ -54,10 +55,12 @@ absl::Status PoolBlockFile::TransferInTime(const BlockIo& io) {
   {
     MutexLock lock(mutex_);
     started = started_ns_.insert(started_ns_.end(), clock_.MonotonicNs());
+    oldest_ns_.store(started_ns_.front(), std::memory_order_relaxed);
   }
   absl::Status status = file_.Transfer(io);
   MutexLock lock(mutex_);
   started_ns_.erase(started);
+  oldest_ns_.store(started_ns_.empty() ? INT64_MAX : started_ns_.front(), std::memory_order_relaxed);
   return status;
 }
 

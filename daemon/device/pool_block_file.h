@@ -3,6 +3,7 @@
 // Invariant: at most `queue_max` transfers are under way (their `done` has not run yet).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -45,6 +46,7 @@ class PoolBlockFile : public BlockFile {
   const SystemClock clock_;
   const std::shared_ptr<size_t> pending_;  // confined to the loop: callbacks may outlive this object
   mutable Mutex mutex_;
+  std::atomic<int64_t> oldest_ns_{INT64_MAX};              // the first of these
   std::list<int64_t> started_ns_ ABSL_GUARDED_BY(mutex_);  // of what is with the device, oldest first
   WorkerPool pool_;                                        // last: its threads use everything above
 };

@@ -26,8 +26,7 @@ void Compaction::Tick() {
   ZeroSynced();
   if (!nvme.leaving()) return;
   const uint32_t now_tick = state_.NowTick();
-  if (now_tick - progress_tick_ >= kSegmentStuckTicks || state_.draining ||
-      nvme.device_state() != tier::DeviceState::kHealthy) {
+  if (now_tick - progress_tick_ >= kSegmentStuckTicks || state_.draining || !nvme.LeavingHealthy()) {
     left_.clear();
     nvme.StopLeaving();
     not_before_tick_ = now_tick + kSegmentStuckTicks;
@@ -63,7 +62,11 @@ bool Compaction::StartMove(EntryId id) {
   if (bytes == 0 || !state_.ledger.SetAside(TierKind::kNvme, bytes)) return false;
   absl::Status grown = absl::UnknownError("pending");
   nvme.Grow(domain, slot_bytes, bytes, [&grown](absl::Status status) { grown = std::move(status); });
-  KV_CHECK(grown.ok());  // GrowthBytes said so
+  // The disk may have gone between the two questions: its own thread says so.
+  if (!grown.ok()) {
+    state_.ledger.Reclaimed(TierKind::kNvme, bytes);
+    return false;
+  }
   const Move move{.id = id,
                   .tenant = TenantId(domain.value()),
                   .from = entry.copy(TierKind::kNvme).slot,
@@ -71,7 +74,6 @@ bool Compaction::StartMove(EntryId id) {
                   .bytes = bytes,
                   .access_period = state_.AccessPeriodOf(entry)};
   entry.writing = true;
-  state_.write_budget.Spend(state_.devices.clock->MonotonicNs(), bytes);
   ++moving_;
   ++state_.writes_under_way;
   nvme.Copy(move.from, move.to, state_.IdentityOf(id), state_.FirstCommitMs(entry),
@@ -84,6 +86,7 @@ void Compaction::OnCopied(const Move& move, const absl::StatusOr<tier::BlockHead
   Entry& entry = state_.index.at(move.id);
   bool recording = false;
   if (copied.ok()) {
+    state_.write_budget.Spend(state_.devices.clock->MonotonicNs(), move.bytes);
     tier::CatalogRecord record{move.to, *copied};
     if (entry.pinned_in(TierKind::kNvme)) record.header.pinned_until_s = state_.PinnedUntilWallS(move.id);
     recording =

@@ -64,7 +64,7 @@ TenantState& EngineState::AddTenant(const std::string& name, const tier::OwnerUi
   made->owner = owner;
   made->rules.name = name;
   made->stats.name = name;
-  auto orders = policy::NewTenantOrders(options.eviction);
+  auto orders = policy::NewTenantOrders(options.eviction, devices.nvme == nullptr ? 1 : devices.nvme->map().disks());
   KV_CHECK(orders.ok());  // the configuration was validated against the same names
   made->orders = *std::move(orders);
   tenants.push_back(std::move(made));
@@ -103,7 +103,7 @@ bool EngineState::BeginAnew(TenantState& tenant, const std::string& name) {
 bool EngineState::Forgettable(const TenantState& tenant) const {
   if (tenant.removed_tick == 0 || !tenant.erased || tenant.dropping || tenant.stats.entries > 0) return false;
   if (!tenant.over_age.owes_nothing() || !tenant.removal.owes_nothing() || !tenant.waiters.empty()) return false;
-  if (tenant.reads_under_way + tenant.writes_under_way + tenant.takings_under_way + tenant.erases_under_way > 0)
+  if (tenant.reads_under_way + tenant.writes_under_way.all + tenant.takings_under_way + tenant.erases_under_way > 0)
     return false;
   for (const TierKind tier : kAllTiers) {
     if (ledger.account(tenant.id, tier).charged_bytes > 0) return false;
@@ -258,6 +258,16 @@ EntryId EngineState::FindBlock(const tier::BlockIdentity& identity) const {
 
 bool EngineState::NvmeReadable(EntryId id) const {
   return devices.nvme->DeviceStateOf(index.at(id).copy(TierKind::kNvme).slot) != tier::DeviceState::kOffline;
+}
+
+uint32_t EngineState::ThatEnd(const WritesByDisk& writes) const {
+  if (writes.all == 0) return 0;
+  uint32_t count = writes.all;
+  const tier::DiskSet hanging = devices.nvme->hanging();
+  for (size_t disk = 0; disk < writes.on.size(); ++disk) {
+    if ((hanging & tier::SetOfDisk(disk)) != tier::kNoDisk) count -= writes.on[disk];
+  }
+  return count;
 }
 
 bool EngineState::NvmeUsable(const TenantState& tenant) const {

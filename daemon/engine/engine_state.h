@@ -50,6 +50,9 @@ inline constexpr uint32_t TakingTicks(TierKind tier) { return tier == TierKind::
 
 inline constexpr uint32_t kNoTick = UINT32_MAX;
 
+// Until what a catalog failed at is asked of it again: its store is opened anew no sooner.
+inline constexpr uint32_t kCatalogRetryTicks = kCatalogReopenSeconds * 1000 / kTickMs;
+
 // Work that could not go on for want of space, kept until something changes.
 class Waiter {
  public:
@@ -99,6 +102,15 @@ struct UnzeroedBlocks {
   uint64_t blocks = 0;
 };
 
+// Writes to NVMe that have not ended, by the disk they go to.
+struct WritesByDisk {
+  uint32_t all = 0;
+  std::array<uint32_t, kDisksMax> on{};
+
+  void Begin(size_t disk) { ++all, ++on[disk]; }
+  void End(size_t disk) { --all, --on[disk]; }
+};
+
 struct TenantState {
   TenantId id;
   policy::TenantRules rules;
@@ -111,8 +123,8 @@ struct TenantState {
   absl::btree_set<NamespaceId> namespaces;
   size_t open_namespaces = 0;  // of those, that somebody uses
   uint32_t reads_under_way = 0;
-  uint32_t writes_under_way = 0;
-  uint32_t demotions_under_way = 0;                 // of those: writes whose source is wanted as space
+  WritesByDisk writes_under_way;
+  WritesByDisk demotions_under_way;                 // of those: writes whose source is wanted as space
   uint32_t takings_under_way = 0;                   // writes of others, whose source it wants
   absl::btree_map<EntryId, uint32_t> pins;          // until tick
   std::array<uint64_t, kTierCount> pinned_bytes{};  // by the tier that keeps them, headers included
@@ -138,7 +150,7 @@ struct TenantState {
   uint64_t reclaiming_bytes = 0;  // of its memory: being punched
 
   DomainId domain() const { return DomainId(id.value()); }
-  policy::EvictionOrder& order(TierKind tier) { return *orders.tiers[TierIndex(tier)]; }
+  policy::EvictionOrder& order(TierKind tier, size_t disk = 0) { return *orders.tiers[TierIndex(tier)][disk]; }
   policy::ReuseHistory* history() { return orders.history.get(); }  // nullptr when the orders learn nothing
   TierSharing& shared(TierKind tier) { return sharing[TierIndex(tier)]; }
   const TierSharing& shared(TierKind tier) const { return sharing[TierIndex(tier)]; }
@@ -230,6 +242,8 @@ class EngineState {
   // None when the block has no entry.
   EntryId FindBlock(const tier::BlockIdentity& identity) const;
   bool NvmeUsable(const TenantState& tenant) const;
+  // How many of them end: a disk that hangs gives nothing back, and nobody waits for that.
+  uint32_t ThatEnd(const WritesByDisk& writes) const;
   // Its copy there can be asked for. REQUIRES: it has one.
   bool NvmeReadable(EntryId id) const;
 

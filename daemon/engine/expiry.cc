@@ -48,6 +48,7 @@ uint32_t Expiry::OnTimer(EntryId id, uint32_t now_tick) {
     EraseOverAge(id, now_tick);
     return kTimerDropWork;
   }
+  pins_.MoveToNvme(id);
   if (DropDeadCopy(id)) work += kTimerDropWork;
   for (TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
     if (!state_.index.IsLive(id) || !entry.resident(tier) || !state_.Expired(id, tier, now_tick)) continue;
@@ -80,12 +81,9 @@ bool Expiry::ExpireCopy(EntryId id, TierKind tier, uint32_t now_tick) {
   return true;
 }
 
-// On NVMe, and served to nobody. What is in memory, too, is written again.
+// On NVMe, and served to nobody.
 bool Expiry::DropDeadCopy(EntryId id) {
-  const Entry& entry = state_.index.at(id);
-  if (!state_.NvmeCopyIsDue(entry) || !residency_.DropIfNotServed(id)) return false;
-  if (state_.index.IsLive(id) && entry.resident(TierKind::kDram)) state_.index.at(id).times_unrecorded = true;
-  return true;
+  return state_.NvmeCopyIsDue(state_.index.at(id)) && residency_.DropIfNotServed(id);
 }
 
 // Two bits tell whether the record has the period of the last access: the timer looks at least once a period, so they
@@ -116,7 +114,7 @@ bool Expiry::RefreshRecord(EntryId id, uint32_t now_tick) {
 void Expiry::RefreshAgain(EntryId id, SlotId slot) {
   if (!state_.index.IsLive(id) || state_.index.at(id).copy(TierKind::kNvme).slot != slot) return;
   state_.index.at(id).times_unrecorded = true;
-  state_.timers.Schedule(id, std::min(state_.timers.DueOf(id), state_.NowTick() + kTimerBusyTicks));
+  state_.timers.Schedule(id, std::min(state_.timers.DueOf(id), state_.NowTick() + kCatalogRetryTicks));
 }
 
 void Expiry::EraseOverAge(EntryId id, uint32_t now_tick) {

@@ -77,12 +77,14 @@ void CheckInvariants(const EngineState& state) {
     for (TierKind tier : kAllTiers) {
       const size_t at = TierIndex(tier);
       KV_CHECK(counted.blocks[at] == tenant->stats.tiers[at].blocks);
-      KV_CHECK(counted.leaves[at] == tenant->orders.tiers[at]->size());
+      size_t in_orders = 0;
+      for (const auto& order : tenant->orders.tiers[at]) in_orders += order->size();
+      KV_CHECK(counted.leaves[at] == in_orders);
       KV_CHECK(counted.slot_bytes[at] <= state.ledger.account(tenant->id, tier).charged_bytes);
     }
     // Every charged NVMe byte is a block's or on its way to be one.
     const uint64_t nvme_charged = state.ledger.account(tenant->id, TierKind::kNvme).charged_bytes;
-    if (tenant->writes_under_way == 0) KV_CHECK(counted.slot_bytes[TierIndex(TierKind::kNvme)] == nvme_charged);
+    if (tenant->writes_under_way.all == 0) KV_CHECK(counted.slot_bytes[TierIndex(TierKind::kNvme)] == nvme_charged);
   }
 }
 

@@ -157,6 +157,7 @@ bool LoadOperation::IsGone(EntryId id) const {
 bool LoadOperation::MustLetGo(uint32_t now_tick) const {
   if (now_tick - began_tick_ < kLoadTicksFree) return false;
   std::vector<Hold> holds;
+  holds.reserve(entries_.size());
   for (size_t i = 0; i < entries_.size(); ++i) holds.push_back({entries_[i], in_place_[i]});
   return !path_.space_.MayKeep(holds);
 }

@@ -56,9 +56,10 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
   }
   state_.write_budget.Spend(state_.devices.clock->MonotonicNs(), written_bytes);
   writing_to_[id] = room.slot;
-  ++tenant.writes_under_way;
+  const size_t disk = state_.devices.nvme->DiskOf(room.slot);
+  tenant.writes_under_way.Begin(disk);
   ++state_.writes_under_way;
-  if (reason != WriteReason::kWriteThrough) ++tenant.demotions_under_way;
+  if (reason != WriteReason::kWriteThrough) tenant.demotions_under_way.Begin(disk);
   if (wanted_by.taker.valid()) ++state_.tenant(wanted_by.taker).takings_under_way;
   return WriteStart::kStarted;
 }
@@ -115,14 +116,19 @@ void Movement::FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::
   TenantState& tenant = state_.TenantOf(entry);
   entry.writing = false;
   writing_to_.erase(id);
-  --tenant.writes_under_way;
+  const size_t disk = state_.devices.nvme->DiskOf(slot);
+  tenant.writes_under_way.End(disk);
   --state_.writes_under_way;
-  if (reason != WriteReason::kWriteThrough) --tenant.demotions_under_way;
+  if (reason != WriteReason::kWriteThrough) tenant.demotions_under_way.End(disk);
   if (written.ok()) {
     residency_.AddCopy(id, TierKind::kNvme, slot);
     tenant.stats.nvme_written_bytes += state_.SlotBytesOf(entry);
     ++(reason == WriteReason::kWriteThrough ? tenant.stats.write_throughs : tenant.stats.demotions);
-    Record({slot, *written});
+    tier::CatalogRecord record{slot, *written};
+    if (entry.pinned_in(TierKind::kNvme)) record.header.pinned_until_s = state_.PinnedUntilWallS(id);
+    Record(record);
+    // That may be where its pin belongs: its timer looks.
+    if (entry.pinned_in(TierKind::kDram)) state_.timers.Schedule(id, state_.NowTick() + 1);
   } else {
     residency_.GiveBackNvme(tenant, slot);
     if (absl::IsFailedPrecondition(written.status())) {

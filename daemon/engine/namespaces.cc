@@ -4,6 +4,13 @@
 #include "daemon/engine/engine_state.h"
 
 namespace kvartal::engine {
+namespace {
+void SetRetired(policy::TenantOrders* orders, NamespaceId id, bool retired) {
+  for (auto& of_tier : orders->tiers) {
+    for (auto& order : of_tier) order->SetRetired(id, retired);
+  }
+}
+}  // namespace
 
 absl::StatusOr<NamespaceId> EngineState::AddNamespace(TenantId tenant_id, const NamespaceDigest& digest,
                                                       const ModelLayout& layout) {
@@ -28,28 +35,27 @@ absl::StatusOr<NamespaceId> EngineState::AddNamespace(TenantId tenant_id, const 
   ns(id) = {tenant_id, digest, layout};
   owner.namespaces.insert(id);
   namespace_by_digest[key] = id;
-  for (auto& order : owner.orders.tiers) order->SetRetired(id, true);
+  SetRetired(&owner.orders, id, true);
   return id;
 }
 
 absl::StatusOr<NamespaceId> EngineState::OpenNamespace(TenantId tenant_id, const NamespaceDigest& digest,
                                                        const ModelLayout& layout) {
-  const auto id = AddNamespace(tenant_id, digest, layout);
-  if (!id.ok()) return id;
+  KV_ASSIGN_OR_RETURN(const NamespaceId id, AddNamespace(tenant_id, digest, layout));
   const TenantState& owner = tenant(tenant_id);
-  const bool opens = ns(*id).users == 0;
-  const bool is_new = opens && ns(*id).entries == 0;
+  const bool opens = ns(id).users == 0;
+  const bool is_new = opens && ns(id).entries == 0;
   if (opens && owner.open_namespaces >= kNamespacesPerTenantMax) {
-    ForgetIfUnused(*id);
+    ForgetIfUnused(id);
     return absl::ResourceExhaustedError(absl::StrCat("tenant ", owner.rules.name, " has ", owner.open_namespaces,
                                                      " namespaces open, the maximum: close some"));
   }
   if (is_new && owner.namespaces.size() > kNamespacesKeptMax) {
-    ForgetIfUnused(*id);
+    ForgetIfUnused(id);
     return absl::ResourceExhaustedError(absl::StrCat("tenant ", owner.rules.name, " has blocks of ", kNamespacesKeptMax,
                                                      " namespaces, the maximum: reuse digests, or give it a TTL"));
   }
-  UseNamespace(*id);
+  UseNamespace(id);
   return id;
 }
 
@@ -57,7 +63,7 @@ void EngineState::UseNamespace(NamespaceId id) {
   if (ns(id).users++ > 0) return;
   TenantState& owner = tenant(ns(id).tenant);
   ++owner.open_namespaces;
-  for (auto& order : owner.orders.tiers) order->SetRetired(id, false);
+  SetRetired(&owner.orders, id, false);
 }
 
 void EngineState::LeaveNamespace(NamespaceId id) {
@@ -65,7 +71,7 @@ void EngineState::LeaveNamespace(NamespaceId id) {
   if (--ns(id).users > 0) return;
   TenantState& owner = tenant(ns(id).tenant);
   --owner.open_namespaces;
-  for (auto& order : owner.orders.tiers) order->SetRetired(id, true);
+  SetRetired(&owner.orders, id, true);
   ForgetIfUnused(id);
 }
 

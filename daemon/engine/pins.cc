@@ -81,11 +81,19 @@ void Pins::Set(EntryId id, TierKind tier, uint32_t until_tick) {
 
 bool Pins::Adopt(EntryId id, uint32_t until_wall_s) {
   const int64_t left_ms = int64_t{until_wall_s} * 1000 - state_.WallMsOfTick(state_.NowTick());
-  if (left_ms <= 0 || state_.TenantOf(state_.index.at(id)).dropping || RoomFor(id) != TierKind::kNvme) return false;
+  if (left_ms <= 0 || state_.TenantOf(state_.index.at(id)).dropping) return false;
+  // One that another record told of is covered already, for as long as may be.
+  if (!state_.index.at(id).pinned_in(TierKind::kNvme) && RoomFor(id) != TierKind::kNvme) return false;
   // A wall clock that was wrong may not make it longer than any pin may be.
   Set(id, TierKind::kNvme, state_.NowTick() + static_cast<uint32_t>(std::min(left_ms, kPinMsMax) / kTickMs));
   state_.index.at(id).times_unrecorded = left_ms > kPinMsMax;
   return true;
+}
+
+void Pins::MoveToNvme(EntryId id) {
+  const Entry& entry = state_.index.at(id);
+  if (!entry.pinned_in(TierKind::kDram) || !entry.resident(TierKind::kNvme)) return;
+  if (RoomFor(id) == TierKind::kNvme) Set(id, TierKind::kNvme, state_.TenantOf(entry).pins.at(id));
 }
 
 void Pins::End(EntryId id) {
@@ -129,7 +137,7 @@ void Pins::YieldToGuarantee(TenantState& tenant, TierKind tier, uint32_t max_blo
 
 void Pins::YieldToLimit(TenantState& tenant, TierKind tier, uint32_t max_blocks) {
   const auto may_go = [&](EntryId id) { return residency_.Evictable(id, tier); };
-  if (tenant.order(tier).Victim(may_go, kVictimProbesMax).valid()) return;  // others are left
+  if (residency_.First(tenant, tier, may_go).valid()) return;  // others are left
   std::vector<std::pair<EntryId, uint32_t>> pinned;
   for (const auto& pin : tenant.pins) {
     if (pinned.size() == max_blocks) break;

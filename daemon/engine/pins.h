@@ -28,6 +28,8 @@ class Pins {
   // Recovery: a pin its record tells of. False: over by now, no longer covered by the guarantee of NVMe, or its tenant
   // is being erased.
   bool Adopt(EntryId id, uint32_t until_wall_s);
+  // A pin that was set while NVMe could not be used is kept there, and outlives the daemon, once the block lies there.
+  void MoveToNvme(EntryId id);
   void End(EntryId id);
   void EndAll(TenantState& tenant);
   // What policy no longer covers: ends pins beyond the guarantee, and gives up copies of pinned blocks in a tier whose

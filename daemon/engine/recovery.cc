@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <memory>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -16,6 +14,7 @@ void Recovery::Start(absl::AnyInvocable<void(absl::Status)> done) {
   if (state_.devices.nvme == nullptr) return done(absl::OkStatus());
   done_ = std::move(done);
   state_.recovering = true;
+  tombstones_ = state_.devices.catalog->tombstones();
   ResumeErasures();
   state_.devices.catalog->Load(
       [this](const std::vector<tier::CatalogRecord>& records) { AdoptBatch(records, Source::kCatalog); },
@@ -25,36 +24,47 @@ void Recovery::Start(absl::AnyInvocable<void(absl::Status)> done) {
 void Recovery::OnLoaded(absl::Status loaded) {
   if (absl::IsCancelled(loaded)) return Finish(std::move(loaded));
   const tier::DiskSet incomplete = state_.devices.catalog->incomplete();
-  if (loaded.ok() && incomplete == tier::kNoDisk) return LookForOwed();
-  if (loaded.ok()) {
+  if (!loaded.ok()) {
+    Log(LogLevel::kError, "engine", "the NVMe catalog could not be read in full (", std::string(loaded.message()),
+        "): looking for the rest in the headers of the file");
+  } else if (incomplete != tier::kNoDisk) {
     Log(LogLevel::kInfo, "engine",
         "the NVMe catalog does not know all blocks: looking for others in the headers of the file (none on a new one)");
-    // What a removal owes may lie on any disk.
-    return ReadHeaders(removal_.owed().empty() ? incomplete : tier::kAllDisks);
   }
-  Log(LogLevel::kError, "engine", "the NVMe catalog could not be read in full (", std::string(loaded.message()),
-      "): looking for the rest in the headers of the file");
-  ReadHeaders(tier::kAllDisks);
+  ReadHeaders(loaded.ok() ? incomplete : tier::kAllDisks);
 }
 
-void Recovery::ReadHeaders(tier::DiskSet disks) {
-  const auto tombstones =
-      std::make_shared<const std::map<tier::OwnerUidHash, int64_t>>(state_.devices.catalog->tombstones());
+// Data goes to disk before its record, and a process may end in between: a removal it had begun owes those bytes, too,
+// whatever disk they lie on.
+void Recovery::ReadHeaders(tier::DiskSet unknown) {
+  const tier::DiskSet disks = removal_.owed().empty() ? unknown : tier::kAllDisks;
+  if (disks == tier::kNoDisk) return Finish(absl::OkStatus());
   state_.devices.nvme->ScanHeaders(
-      [this, tombstones](std::vector<tier::CatalogRecord> records) {
-        for (tier::CatalogRecord& record : records) {
-          const auto tombstone = tombstones->find(record.header.identity.owner);
-          record.condemned = tombstone != tombstones->end() && record.header.first_commit_ms < tombstone->second;
-        }
-        AdoptBatch(records, Source::kHeaders);
-      },
-      [this](absl::Status scanned) {
+      [this, unknown](const std::vector<tier::CatalogRecord>& headers) { AdoptHeaders(headers, unknown); },
+      [this, unknown](absl::Status scanned) {
         if (!scanned.ok()) NoteUnseen();
         completes_catalog_ = scanned.ok() && state_.devices.catalog->incomplete() != tier::kNoDisk;
         // What cannot be read is a miss.
-        Finish(absl::IsDataLoss(scanned) ? absl::OkStatus() : std::move(scanned));
+        const bool served = unknown == tier::kNoDisk || absl::IsDataLoss(scanned);
+        Finish(served ? absl::OkStatus() : std::move(scanned));
       },
       disks);
+}
+
+void Recovery::AdoptHeaders(const std::vector<tier::CatalogRecord>& headers, tier::DiskSet unknown) {
+  const tier::DiskMap& map = state_.devices.nvme->map();
+  std::vector<tier::CatalogRecord> of_unknown;
+  of_unknown.reserve(headers.size());
+  for (const tier::CatalogRecord& header : headers) {
+    if ((tier::SetOfDisk(map.Find(header.slot)->disk) & unknown) != tier::kNoDisk) {
+      of_unknown.push_back(header);
+      const auto tombstone = tombstones_.find(header.header.identity.owner);
+      of_unknown.back().condemned = tombstone != tombstones_.end() && header.header.first_commit_ms < tombstone->second;
+    } else if (TenantState* const past = removal_.Owing(header.header, false); past != nullptr) {
+      AdoptOwed(*past, header, Source::kHeaders);
+    }
+  }
+  AdoptBatch(of_unknown, Source::kHeaders);
 }
 
 // What was not seen is not certified.
@@ -68,7 +78,7 @@ void Recovery::ResumeErasures() {
   const std::vector<tier::ErasureRecord> erasures = state_.devices.catalog->open_erasures();
   for (const tier::ErasureRecord& erasure : erasures) state_.last_erasure = std::max(state_.last_erasure, erasure.id);
   for (const tier::ErasureRecord& erasure : erasures) {
-    if (erasure.kind == Kind::kUnzeroed) state_.unzeroed[erasure.owner] = {erasure.id, erasure.unzeroed_blocks};
+    if (erasure.kind == Kind::kUnzeroed) ResumeUnzeroed(erasure);
     if (erasure.kind == Kind::kRemoval && removal_.Resume(erasure) == nullptr) unresumed_.push_back(erasure);
     if (erasure.kind != Kind::kMaxAge) continue;
     TenantState* tenant = state_.FindOwner(erasure.owner);
@@ -77,26 +87,18 @@ void Recovery::ResumeErasures() {
   }
 }
 
+// Two disks that were never there together have each counted for themselves.
+void Recovery::ResumeUnzeroed(const tier::ErasureRecord& erasure) {
+  UnzeroedBlocks less{erasure.id, erasure.unzeroed_blocks};
+  UnzeroedBlocks& most = state_.unzeroed[erasure.owner];
+  if (less.blocks > most.blocks) std::swap(less, most);
+  if (less.erasure != 0) state_.devices.catalog->EndErasure(less.erasure);
+}
+
 bool Recovery::OfUnresumed(const tier::BlockHeader& header) const {
   return std::any_of(unresumed_.begin(), unresumed_.end(), [&](const tier::ErasureRecord& erasure) {
     return erasure.owner == header.identity.owner && header.first_commit_ms < erasure.before_wall_ms;
   });
-}
-
-// Data goes to disk before its record, and a process may end in between: a removal it had begun owes those bytes, too.
-void Recovery::LookForOwed() {
-  if (removal_.owed().empty()) return Finish(absl::OkStatus());
-  state_.devices.nvme->ScanHeaders(
-      [this](const std::vector<tier::CatalogRecord>& records) {
-        for (const tier::CatalogRecord& record : records) {
-          TenantState* const past = removal_.Owing(record.header, record.condemned);
-          if (past != nullptr) AdoptOwed(*past, record, Source::kHeaders);
-        }
-      },
-      [this](const absl::Status& scanned) {
-        if (!scanned.ok()) NoteUnseen();
-        Finish(absl::OkStatus());
-      });
 }
 
 void Recovery::AdoptOwed(TenantState& past, const tier::CatalogRecord& record, Source source) {
@@ -178,15 +180,18 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record, Source source) {
     if (ns.ok()) state_.ForgetIfUnused(*ns);
   };
   if (!ns.ok() || layout.SlotBytes() != identity.payload_bytes) return false;
-  EntryId id = state_.index.Find(*ns, identity.key);
-  if (id.valid() && state_.index.at(id).resident(TierKind::kNvme)) return false;  // a second header of it
-  const bool stored_anew = id.valid() && state_.index.at(id).state != BlockState::kGone;
   policy::BlockAges ages;
   ages.first_commit_tick = state_.TickOfWallMs(record.header.first_commit_ms);
   ages.last_access_tick = state_.TickOfWallMs(record.header.last_access_ms);
   const uint32_t now_tick = state_.NowTick();
   const bool pinned = int64_t{record.header.pinned_until_s} * 1000 > state_.WallMsOfTick(now_tick);
   const bool over_age = policy::OverAge(tenant->rules, ages, now_tick);
+  EntryId id = state_.index.Find(*ns, identity.key);
+  if (id.valid() && state_.index.at(id).resident(TierKind::kNvme)) {
+    LearnFrom(id, record, pinned && !over_age);
+    return false;
+  }
+  const bool stored_anew = id.valid() && state_.index.at(id).state != BlockState::kGone;
   // What is over age is erased, whatever else there is to say against it.
   if (!over_age && !pinned && policy::Expired(tenant->rules, ages, TierKind::kNvme, now_tick)) return false;
   // It was written before the policy asked for more.
@@ -212,6 +217,20 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record, Source source) {
   return true;
 }
 
+void Recovery::LearnFrom(EntryId id, const tier::CatalogRecord& record, bool pinned) {
+  index::Entry& entry = state_.index.at(id);
+  // It was stored anew, and pinned, on another disk while that of the first record was away.
+  if (pinned && pins_.Adopt(id, record.header.pinned_until_s)) entry.times_unrecorded = true;
+  // The record is an earlier build's, which noted no numbers of keys.
+  const tier::BlockHeader& header = record.header;
+  const bool same_place = entry.copy(TierKind::kNvme).slot == record.slot;
+  if (!same_place || !state_.devices.nvme->LearnKey(record.slot, header.generation, header.seal.key_id)) return;
+  tier::CatalogRecord whole = record;
+  whole.header.last_access_ms = state_.WallMsOfTick(entry.last_access_tick);
+  if (entry.pinned_in(TierKind::kNvme)) whole.header.pinned_until_s = state_.PinnedUntilWallS(id);
+  movement_.RecordAgain(NotToCome(whole));
+}
+
 void Recovery::AdoptPin(EntryId id, uint32_t until_wall_s, bool in_force) {
   if (until_wall_s == 0) return;
   ++(in_force && pins_.Adopt(id, until_wall_s) ? pinned_ : unpinned_);
@@ -231,6 +250,7 @@ EntryId Recovery::ParentFor(NamespaceId ns, EntryId id, const tier::BlockIdentit
 void Recovery::Finish(absl::Status status) {
   state_.recovering = false;
   unresumed_.clear();
+  tombstones_.clear();
   removal_.EndResume();
   // Removed tenants got back what they had, and may not grow beyond it.
   for (const auto& tenant : state_.tenants) state_.SetQuotas(*tenant);
@@ -243,10 +263,11 @@ void Recovery::Finish(absl::Status status) {
 
 // Not before each of them has its record: those that were refused are put again in a later tick.
 void Recovery::Tick() {
-  if (!completes_catalog_ || syncing_ || movement_.has_unrecorded()) return;
+  if (!completes_catalog_ || syncing_ || movement_.has_unrecorded() || state_.NowTick() < next_sync_tick_) return;
   syncing_ = true;
   state_.devices.catalog->Flush([this](const absl::Status& synced) {
     syncing_ = false;
+    if (!synced.ok()) next_sync_tick_ = state_.NowTick() + kCatalogRetryTicks;
     if (!synced.ok() || movement_.has_unrecorded()) return;
     completes_catalog_ = false;
     state_.devices.catalog->MarkComplete();

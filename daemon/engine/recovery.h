@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "daemon/engine/engine_state.h"
@@ -39,11 +40,14 @@ class Recovery {
   enum class Source : uint8_t { kCatalog, kHeaders };
   void AdoptBatch(const std::vector<tier::CatalogRecord>& records, Source source);
   bool AdoptOne(const tier::CatalogRecord& record, Source source);
+  // Of a block that is known to be on NVMe another record, or a header: what the first one did not say.
+  void LearnFrom(EntryId id, const tier::CatalogRecord& record, bool pinned);
   void AdoptPin(EntryId id, uint32_t until_wall_s, bool in_force);
   // Of headers alone: the dates of a life that this one's clock is behind.
   tier::CatalogRecord NotToCome(tier::CatalogRecord record) const;
   // What the process before this one owed when it ended.
   void ResumeErasures();
+  void ResumeUnzeroed(const tier::ErasureRecord& erasure);
   // It is part of a removal that could not be resumed for want of a tenant.
   bool OfUnresumed(const tier::BlockHeader& header) const;
   enum class Adopted : uint8_t {
@@ -52,13 +56,13 @@ class Recovery {
     kNoRoom,
   };
   void AdoptOwed(TenantState& past, const tier::CatalogRecord& record, Source source);
+  void AdoptHeaders(const std::vector<tier::CatalogRecord>& headers, tier::DiskSet unknown);
   Adopted TakeSlot(const TenantState& tenant, const tier::CatalogRecord& record);
   Adopted AdoptToErase(TenantState& past, const tier::CatalogRecord& record);
   void OnLoaded(absl::Status loaded);
-  // What the records do not say: all of it, or the rest of a catalog that could not be read to its end.
-  void ReadHeaders(tier::DiskSet disks);
+  // What the records do not say: every block of the disks in `unknown`; of the others only what a removal owes.
+  void ReadHeaders(tier::DiskSet unknown);
   void NoteUnseen();
-  void LookForOwed();
   // The entry to hang a block under whose own entry is `id` (None: it has none yet). None when there is nothing to
   // link.
   EntryId ParentFor(NamespaceId ns, EntryId id, const tier::BlockIdentity& identity);
@@ -71,9 +75,11 @@ class Recovery {
   Removal& removal_;
   Receipts& receipts_;
   std::vector<tier::ErasureRecord> unresumed_;
+  std::map<tier::OwnerUidHash, int64_t> tombstones_;  // as of the start, while recovery lasts
   absl::AnyInvocable<void(absl::Status)> done_;
   bool completes_catalog_ = false;  // all headers were read, and that is not told yet
   bool syncing_ = false;            // to find out whether it may be
+  uint32_t next_sync_tick_ = 0;
   uint64_t adopted_ = 0;
   uint64_t forgotten_ = 0;
   uint64_t owed_ = 0;  // to erasures that a restart cut short

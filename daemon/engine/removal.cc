@@ -8,8 +8,6 @@
 
 namespace kvartal::engine {
 
-using index::Entry;
-
 void Removal::Start(TenantState& tenant, absl::AnyInvocable<void(absl::StatusOr<uint64_t> bytes)> done) {
   if (tenant.dropping)
     return done(absl::AlreadyExistsError("this tenant is being erased already: wait for that to end"));
@@ -152,7 +150,7 @@ void Removal::Note(TenantState& tenant, const char* what, const absl::Status& st
 }
 
 EntryId Removal::NextBlock(TenantState& tenant, TierKind tier) const {
-  return tenant.order(tier).Victim([this](EntryId id) { return residency_.Removable(id); }, kVictimProbesMax);
+  return residency_.First(tenant, tier, [this](EntryId id) { return residency_.Removable(id); });
 }
 
 void Removal::Continue(TenantState& tenant) {

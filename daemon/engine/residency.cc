@@ -142,15 +142,46 @@ void Residency::Refresh(EntryId id, uint64_t request, uint32_t now_tick) {
 void Residency::JoinOrders(EntryId id) {
   const Entry& entry = state_.index.at(id);
   for (TierKind tier : kAllTiers) {
-    if (IsCandidate(entry, tier)) state_.TenantOf(entry).order(tier).Insert(id, TraitsOf(entry));
+    if (IsCandidate(entry, tier)) OrderOf(entry, tier).Insert(id, TraitsOf(entry));
   }
 }
 
 void Residency::LeaveOrders(EntryId id) {
   const Entry& entry = state_.index.at(id);
   for (TierKind tier : kAllTiers) {
-    if (IsCandidate(entry, tier)) state_.TenantOf(entry).order(tier).Remove(id, TraitsOf(entry));
+    if (IsCandidate(entry, tier)) OrderOf(entry, tier).Remove(id, TraitsOf(entry));
   }
+}
+
+policy::EvictionOrder& Residency::OrderOf(const Entry& entry, TierKind tier) const {
+  return OrderOf(entry, tier, entry.copy(tier).slot);
+}
+
+policy::EvictionOrder& Residency::OrderOf(const Entry& entry, TierKind tier, SlotId slot) const {
+  return state_.TenantOf(entry).order(tier, tier == TierKind::kNvme ? state_.devices.nvme->DiskOf(slot) : 0);
+}
+
+EntryId Residency::First(TenantState& tenant, TierKind tier, absl::FunctionRef<bool(EntryId)> may_go,
+                         tier::DiskSet disks) const {
+  EntryId first;
+  for (size_t disk = 0; disk < tenant.orders.tiers[TierIndex(tier)].size(); ++disk) {
+    if ((disks & tier::SetOfDisk(disk)) == tier::kNoDisk) continue;
+    const EntryId of_disk = tenant.order(tier, disk).Victim(may_go, kVictimProbesMax);
+    if (of_disk.valid() && (!first.valid() || GoesBefore(of_disk, first, tier))) first = of_disk;
+  }
+  return first;
+}
+
+EntryId Residency::Oldest(TenantState& tenant, TierKind tier) const {
+  EntryId oldest;
+  for (const auto& order : tenant.orders.tiers[TierIndex(tier)]) {
+    const EntryId of_disk = order->Oldest();
+    if (!of_disk.valid()) continue;
+    const bool older =
+        !oldest.valid() || state_.index.at(of_disk).last_access_tick < state_.index.at(oldest).last_access_tick;
+    if (older) oldest = of_disk;
+  }
+  return oldest;
 }
 
 bool Residency::GoesBefore(EntryId first, EntryId second, TierKind tier) const {
@@ -245,19 +276,19 @@ void Residency::SetCopy(EntryId id, TierKind tier, SlotId slot) {
   if (tier == TierKind::kDram) state_.devices.dram->SetHolder(tenant.domain(), slot, id);
   if (tier == TierKind::kNvme) state_.devices.nvme->SetHolder(slot, id);
   ++tenant.stats.tiers[TierIndex(tier)].blocks;
-  if (parent_was_candidate) tenant.order(tier).Remove(parent, TraitsOf(state_.index.at(parent)));
-  if (IsCandidate(entry, tier)) tenant.order(tier).Insert(id, TraitsOf(entry));
+  if (parent_was_candidate) OrderOf(state_.index.at(parent), tier).Remove(parent, TraitsOf(state_.index.at(parent)));
+  if (IsCandidate(entry, tier)) OrderOf(entry, tier).Insert(id, TraitsOf(entry));
 }
 
 void Residency::ClearCopy(EntryId id, TierKind tier) {
   Entry& entry = state_.index.at(id);
   TenantState& tenant = state_.TenantOf(entry);
-  if (IsCandidate(entry, tier)) tenant.order(tier).Remove(id, TraitsOf(entry));
+  if (IsCandidate(entry, tier)) OrderOf(entry, tier).Remove(id, TraitsOf(entry));
   state_.index.ClearCopy(id, tier);
   --tenant.stats.tiers[TierIndex(tier)].blocks;
   if (!entry.parent.valid()) return;
   const Entry& parent = state_.index.at(entry.parent);
-  if (IsCandidate(parent, tier)) tenant.order(tier).Insert(entry.parent, TraitsOf(parent));
+  if (IsCandidate(parent, tier)) OrderOf(parent, tier).Insert(entry.parent, TraitsOf(parent));
 }
 
 void Residency::AddCopy(EntryId id, TierKind tier, SlotId slot) {
@@ -303,7 +334,7 @@ void Residency::DropCopy(EntryId id, TierKind tier, policy::DropCause cause) {
   ClearCopy(id, tier);
   // What is retired or has ended goes whatever it is worth: nothing is learnt from that.
   const bool over = retired || static_cast<policy::SessionPhase>(entry.phase) == policy::SessionPhase::kEnded;
-  if (policy::IsEviction(cause.reason) && !over) tenant.order(tier).Evicted(TraitsOf(entry));
+  if (policy::IsEviction(cause.reason) && !over) OrderOf(entry, tier, slot).Evicted(TraitsOf(entry));
   if (tier == TierKind::kNvme && entry.durable) {
     entry.durable = false;
     --state_.TenantOf(entry).stats.durable_blocks;
@@ -324,6 +355,11 @@ bool Residency::DropIfNotServed(EntryId id) {
   // With no key at all nothing could be written in its place.
   if (!clear && !nvme.MayWrite(state_.TenantOf(entry).domain())) return false;
   DropCopy(id, TierKind::kNvme, clear ? policy::DropReason::kInTheClear : policy::DropReason::kKeyMissing);
+  // What is in memory, too, is written again.
+  if (state_.index.IsLive(id) && entry.resident(TierKind::kDram)) {
+    state_.index.at(id).times_unrecorded = true;
+    state_.timers.Schedule(id, std::min(state_.timers.DueOf(id), state_.NowTick() + kTimerBusyTicks));
+  }
   return true;
 }
 
@@ -398,7 +434,9 @@ bool Residency::Relocatable(EntryId id) const {
 
 void Residency::MoveOnNvme(EntryId id, SlotId to, uint8_t access_period) {
   Entry& entry = state_.index.at(id);
+  LeaveOrders(id);  // it may be on another disk now
   state_.index.SetCopy(id, TierKind::kNvme, to);
+  JoinOrders(id);
   state_.devices.nvme->SetHolder(to, id);
   entry.recorded_period = access_period & 3;
   entry.read_errors = 0;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "absl/functional/function_ref.h"
 #include "daemon/engine/engine_state.h"
 
 namespace kvartal::engine {
@@ -37,14 +38,14 @@ class Residency {
 
   // A copy that has just been written there.
   void AddCopy(EntryId id, TierKind tier, SlotId slot);
-  // Frees the slot, charge and catalog record included, and counts the reason: kRetired rather than kOwnSpace for a
-  // block of a retired namespace. A block without copies is gone: its entry is erased, or stays as a placeholder while
-  // it has children. REQUIRES: no I/O of that copy under way.
   // It lies there as its policy asks by now, under a key that the node has. REQUIRES: it does lie there.
   bool ServedFromNvme(const index::Entry& entry) const;
   // Drops a copy on NVMe that would be served to nobody, unless its key may come back. What is being read or written
   // waits.
   bool DropIfNotServed(EntryId id);
+  // Frees the slot, charge and catalog record included, and counts the reason: kRetired rather than kOwnSpace for a
+  // block of a retired namespace. A block without copies is gone: its entry is erased, or stays as a placeholder while
+  // it has children. REQUIRES: no I/O of that copy under way.
   void DropCopy(EntryId id, TierKind tier, policy::DropCause cause);
   // All copies. REQUIRES: no I/O under way, no leases.
   void DropBlock(EntryId id, policy::DropCause cause);
@@ -57,6 +58,12 @@ class Residency {
   // May its copy in `tier` be taken for space? Not when that is read in place, pinned or moving, not the last copy of a
   // block that is pinned or held, and not what is over age or of a tenant that is erased: eviction zeroes nothing.
   bool Evictable(EntryId id, TierKind tier) const;
+  // The least valuable leaf of a tier, on those disks of it, that `may_go` accepts among the first kVictimProbesMax a
+  // disk; None: there is none.
+  EntryId First(TenantState& tenant, TierKind tier, absl::FunctionRef<bool(EntryId)> may_go,
+                tier::DiskSet disks = tier::kAllDisks) const;
+  // The leaf that was idle longest.
+  EntryId Oldest(TenantState& tenant, TierKind tier) const;
   // Is `first` the less valuable of two blocks, as the order of `tier` sees it?
   bool GoesBefore(EntryId first, EntryId second, TierKind tier) const;
   // A reader in place comes or goes. False, and nothing happened, when they are as many as can be counted, or leases
@@ -93,6 +100,10 @@ class Residency {
 
  private:
   bool IsCandidate(const index::Entry& entry, TierKind tier) const;
+  // REQUIRES: it has a copy there.
+  policy::EvictionOrder& OrderOf(const index::Entry& entry, TierKind tier) const;
+  // Of a copy that lies, or lay, in `slot`.
+  policy::EvictionOrder& OrderOf(const index::Entry& entry, TierKind tier, SlotId slot) const;
   policy::BlockTraits TraitsOf(const index::Entry& entry) const;
   // What a request that reaches `entry` through its parent has shown of its conversation.
   policy::SessionPhase PhaseOf(const index::Entry& entry, uint64_t request) const;

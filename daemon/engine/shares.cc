@@ -45,8 +45,15 @@ void Shares::Pour() {
   for (const TierKind tier : kAllTiers) Pour(tier);
 }
 
-void Shares::Pour(TierKind tier) {
+// Of an NVMe tier what its slots can cover: the books count disks that are absent, too.
+uint64_t Shares::PouredBytes(TierKind tier) const {
   const uint64_t capacity = state_.ledger.capacity_bytes(tier);
+  if (tier != TierKind::kNvme || state_.devices.nvme == nullptr) return capacity;
+  return std::min(capacity, state_.devices.nvme->stats().capacity_bytes);
+}
+
+void Shares::Pour(TierKind tier) {
+  const uint64_t capacity = PouredBytes(tier);
   if (capacity == 0 || state_.tenants.empty()) return;
   const uint64_t step = std::max(capacity / 100 * kShareStepPercent, kShareStepBytes);
   const uint64_t ghost_keys = kGhostKeysMax / state_.tenants.size();
@@ -60,8 +67,8 @@ void Shares::Pour(TierKind tier) {
     standing.demand_bytes = sharing.demand_bytes;
     standings.push_back(standing);
   }
-  const std::vector<uint64_t> shares =
-      policy::FairShares(standings, capacity, policy::SoftCapBytes(capacity, state_.policy->soft_cap_percent()));
+  const std::vector<uint64_t> shares = policy::FairShares(
+      standings, capacity, policy::SoftCapBytes(state_.ledger.capacity_bytes(tier), state_.policy->soft_cap_percent()));
   state_.short_tenants[TierIndex(tier)] = 0;
   for (size_t i = 0; i < standings.size(); ++i) {
     state_.tenants[i]->shared(tier).share_bytes = shares[i];

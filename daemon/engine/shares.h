@@ -40,6 +40,7 @@ class Shares {
   policy::Standing StandingOf(const TenantState& tenant, TierKind tier) const;
   uint64_t CapBytes(const TenantState& tenant, TierKind tier) const;
   void Pour(TierKind tier);
+  uint64_t PouredBytes(TierKind tier) const;
   // Where Basic tenants get what is idle, and no more.
   TierKind FastestTier() const;
 

@@ -28,23 +28,18 @@ uint64_t Space::Room(const TenantState& tenant, TierKind tier) const {
 }
 
 EntryId Space::Victim(TenantState& tenant, TierKind tier, uint64_t request) {
-  return tenant.order(tier).Victim(
-      [&](EntryId id) {
-        return residency_.Evictable(id, tier) && (request == kNoRequest || state_.index.at(id).last_touch != request);
-      },
-      kVictimProbesMax);
+  return Victim(tenant, tier, request, tier::kAllDisks);
+}
+
+EntryId Space::Victim(TenantState& tenant, TierKind tier, uint64_t request, tier::DiskSet disks) {
+  const auto may_go = [&](EntryId id) {
+    return residency_.Evictable(id, tier) && (request == kNoRequest || state_.index.at(id).last_touch != request);
+  };
+  return residency_.First(tenant, tier, may_go, disks);
 }
 
 EntryId Space::VictimOnTakingDisk(TenantState& tenant, uint32_t slot_bytes, uint64_t request) {
-  return tenant.order(TierKind::kNvme)
-      .Victim(
-          [&](EntryId id) {
-            const index::Entry& entry = state_.index.at(id);
-            const bool asks = request != kNoRequest && entry.last_touch == request;
-            return residency_.Evictable(id, TierKind::kNvme) && !asks &&
-                   state_.devices.nvme->MayMakeRoom(entry.copy(TierKind::kNvme).slot, slot_bytes);
-          },
-          kVictimProbesMax);
+  return Victim(tenant, TierKind::kNvme, request, state_.devices.nvme->DisksThatTake(slot_bytes));
 }
 
 bool Space::IsDueForErasure(EntryId id) const { return state_.OverAge(id, state_.NowTick()); }
@@ -111,32 +106,34 @@ void Space::EndGrowth(TenantState& tenant, uint32_t slot_bytes, uint64_t growth,
 
 Space::Step Space::EvictDram(TenantState& tenant, uint64_t request, uint32_t wanted) {
   EntryId victim = Victim(tenant, TierKind::kDram, request);
-  const bool others_block = victim.valid();
+  const bool may_go = victim.valid();
   // A chain longer than the tenant's memory pushes its own blocks, and held ones, down a tier, but never out of the
   // cache.
-  if (!others_block && state_.NvmeUsable(tenant)) {
-    victim = tenant.order(TierKind::kDram)
-                 .Victim([&](EntryId id) { return residency_.Movable(id, TierKind::kDram) && !IsDueForErasure(id); },
-                         kVictimProbesMax);
+  if (!may_go && state_.NvmeUsable(tenant)) {
+    victim = residency_.First(tenant, TierKind::kDram, [&](EntryId id) {
+      return residency_.Movable(id, TierKind::kDram) && !IsDueForErasure(id);
+    });
   }
   if (victim.valid()) {
-    residency_.DropIfNotServed(victim);
+    // It is pinned, and that was its other copy.
+    if (residency_.DropIfNotServed(victim) && may_go && !residency_.Evictable(victim, TierKind::kDram))
+      return Step::kRetry;
     const bool copy_below = state_.index.at(victim).resident(TierKind::kNvme);
     if (!copy_below && state_.NvmeUsable(tenant)) {
-      if (tenant.demotions_under_way >= wanted) return Step::kWait;
+      if (state_.ThatEnd(tenant.demotions_under_way) >= wanted) return Step::kWait;
       const WriteStart start = demote_(victim, DropReason::kOwnSpace);
       if (start == WriteStart::kStarted) return Step::kRetry;
       if (start == WriteStart::kLater) return Step::kWait;
-      if (start == WriteStart::kQueueFull && tenant.writes_under_way > 0) return Step::kWait;
+      if (start == WriteStart::kQueueFull && state_.ThatEnd(tenant.writes_under_way) > 0) return Step::kWait;
     }
-    if (copy_below || others_block) {
+    if (copy_below || may_go) {
       residency_.DropCopy(victim, TierKind::kDram, DropReason::kOwnSpace);
       DropAhead(tenant, request, wanted);
       return Step::kRetry;
     }
   }
   // Blocks being written become victims when the write ends; bytes being punched come back to the node.
-  if (tenant.writes_under_way > 0) return Step::kWait;
+  if (state_.ThatEnd(tenant.writes_under_way) > 0) return Step::kWait;
   const policy::Account& account = state_.ledger.account(tenant.id, TierKind::kDram);
   const bool limit_has_room = account.charged_bytes < account.limit_bytes;
   if (limit_has_room && state_.ledger.reclaiming_bytes(TierKind::kDram) > 0) return Step::kWait;
@@ -148,7 +145,7 @@ void Space::DropAhead(TenantState& tenant, uint64_t request, uint32_t wanted) {
   for (uint32_t dropped = 1; dropped < std::min(wanted, kDropAheadMax); ++dropped) {
     const EntryId victim = Victim(tenant, TierKind::kDram, request);
     if (!victim.valid()) return;
-    residency_.DropIfNotServed(victim);
+    if (residency_.DropIfNotServed(victim) && !residency_.Evictable(victim, TierKind::kDram)) return;
     if (!state_.index.at(victim).resident(TierKind::kNvme) && state_.NvmeUsable(tenant)) return;
     residency_.DropCopy(victim, TierKind::kDram, DropReason::kOwnSpace);
   }
@@ -223,7 +220,7 @@ Space::Step Space::EvictNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t 
 
 // One block whose time is over and that a tick has not come to yet.
 Space::Step Space::DropExpired(TenantState& tenant, TierKind tier) {
-  const EntryId oldest = tenant.order(tier).Oldest();
+  const EntryId oldest = residency_.Oldest(tenant, tier);
   if (!oldest.valid() || !residency_.Evictable(oldest, tier)) return Step::kStuck;
   const index::Entry& entry = state_.index.at(oldest);
   const uint32_t now_tick = state_.NowTick();
@@ -247,13 +244,11 @@ Refusal Space::MakeEntryRoom(TenantState& tenant, uint64_t request) {
 bool Space::DropOneEntry(TenantState& tenant, uint64_t request) {
   EntryId first;
   for (TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
-    const EntryId candidate = tenant.order(tier).Victim(
-        [&](EntryId id) {
-          const index::Entry& entry = state_.index.at(id);
-          const bool asks = request != kNoRequest && entry.last_touch == request;
-          return entry.children == 0 && !asks && residency_.Removable(id) && !IsDueForErasure(id);
-        },
-        kVictimProbesMax);
+    const EntryId candidate = residency_.First(tenant, tier, [&](EntryId id) {
+      const index::Entry& entry = state_.index.at(id);
+      const bool asks = request != kNoRequest && entry.last_touch == request;
+      return entry.children == 0 && !asks && residency_.Removable(id) && !IsDueForErasure(id);
+    });
     if (!candidate.valid()) continue;
     if (!first.valid() || residency_.GoesBefore(candidate, first, tier)) first = candidate;
   }

@@ -50,7 +50,7 @@ class Space {
   // Room for one more index entry. kNone or kEntryCap.
   policy::Refusal MakeEntryRoom(TenantState& tenant, uint64_t request);
 
-  // Extents that nobody claims any more take new blocks again.
+  // Extents that nobody claims any more take new blocks again; nobody waits for a disk that has begun to hang.
   void Tick();
   // The tenant empties an extent for another, and holds more than its guarantee.
   bool IsGiving(const TenantState& tenant) const;
@@ -100,9 +100,11 @@ class Space {
   // What could be charged to the tenant now, limit and capacity both considered.
   uint64_t Room(const TenantState& tenant, TierKind tier) const;
   EntryId Victim(TenantState& tenant, TierKind tier, uint64_t request);
+  EntryId Victim(TenantState& tenant, TierKind tier, uint64_t request, tier::DiskSet disks);
   // The same of NVMe, where room is short on the disks and not in the books: only what gives up a place where one of
   // `slot_bytes` may come is of use.
   EntryId VictimOnTakingDisk(TenantState& tenant, uint32_t slot_bytes, uint64_t request);
+  void WakeWhoWaitsForHungDisks();
   // Over age: not taken for space, since its bytes have to be zeroed where they lie.
   bool IsDueForErasure(EntryId id) const;
 
@@ -114,7 +116,8 @@ class Space {
   // Charges of extents being populated. They live here, not with the memory thread: a populate may outlive the engine.
   absl::flat_hash_map<uint64_t, policy::Charge> growing_;
   uint64_t last_growth_ = 0;
-  bool starting_growth_ = false;  // inside Grow
+  tier::DiskSet hanging_ = tier::kNoDisk;  // at the last tick
+  bool starting_growth_ = false;           // inside Grow
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -5,6 +5,7 @@
 // never by place, and an extent needs no luck to become empty. Only blocks that are read, filled or written now cannot
 // move; the extent takes no new block and grants no new lease, so it empties when those end.
 #include <algorithm>
+#include <utility>
 
 #include "daemon/base/check.h"
 #include "daemon/engine/space.h"
@@ -56,7 +57,7 @@ Space::Step Space::EmptyExtent(TenantState& victim, DropCause cause, Claim claim
     const EntryId given_up = wants_slots ? NextToGiveUp(victim, leaf) : EntryId::None();
     const Step step = given_up.valid() ? GiveUp(victim, given_up, cause) : Step::kStuck;
     if (wants_slots && !given_up.valid() && OnlyPinnedLeave(victim)) dram.StopLeaving(victim.domain());
-    if (step == Step::kStuck && victim.writes_under_way > 0) return Step::kWait;
+    if (step == Step::kStuck && state_.ThatEnd(victim.writes_under_way) > 0) return Step::kWait;
     if (step != Step::kRetry) return step;
   }
   return Step::kStuck;
@@ -114,12 +115,13 @@ Space::Step Space::GiveUp(TenantState& victim, EntryId id, DropCause cause) {
   const bool may_drop = below || residency_.Evictable(id, TierKind::kDram);
   const bool worth_writing = victim.rules.sla != policy::SlaTier::kBasic || !may_drop;
   if (!below && worth_writing && state_.NvmeUsable(victim)) {
-    if (victim.demotions_under_way >= state_.devices.dram->LeavingSlots(victim.domain())) return Step::kWait;
+    const size_t leaving = state_.devices.dram->LeavingSlots(victim.domain());
+    if (state_.ThatEnd(victim.demotions_under_way) >= leaving) return Step::kWait;
     const WriteStart start = demote_(id, cause);
     if (start == WriteStart::kStarted) return Step::kRetry;
     // A segment is being emptied: for a while at most.
     if (start == WriteStart::kLater) return Step::kWait;
-    if (start == WriteStart::kQueueFull && victim.writes_under_way > 0) return Step::kWait;
+    if (start == WriteStart::kQueueFull && state_.ThatEnd(victim.writes_under_way) > 0) return Step::kWait;
   }
   if (!may_drop) return Step::kStuck;
   residency_.DropCopy(id, TierKind::kDram, cause);
@@ -141,11 +143,19 @@ bool Space::WaitsForGuarantee(const TenantState& tenant, TierKind tier, uint64_t
 }
 
 void Space::Tick() {
+  WakeWhoWaitsForHungDisks();
   if (state_.SomebodyTakes(TierKind::kDram)) return;
   for (auto& tenant : state_.tenants) {
     const bool drains = AboveLimit(*tenant, TierKind::kDram);
     if (tenant->memory_open && !drains) state_.devices.dram->StopLeaving(tenant->domain());
   }
+}
+
+// Whoever waits for writes to a disk waits no longer once it hangs.
+void Space::WakeWhoWaitsForHungDisks() {
+  if (state_.devices.nvme == nullptr) return;
+  const tier::DiskSet before = std::exchange(hanging_, state_.devices.nvme->hanging());
+  if ((hanging_ & ~before) != tier::kNoDisk) state_.WakeAll();
 }
 
 bool Space::IsGiving(const TenantState& tenant) const {
@@ -190,21 +200,22 @@ bool Space::MayKeep(std::span<const Hold> holds) const {
                      [&](const Hold& hold) { return MayUse(hold) && (hold.in_place ? in_place_may : others_may); });
 }
 
-// On NVMe the slot is the unit: one block of the victim for one of the taker. Where bytes are free, but in segments of
-// other sizes, others give up blocks for a guarantee alone: until so many are free of one size that a segment of it can
-// be emptied.
+// On NVMe the slot is the unit: one block of the victim for one of the taker. Where slots are free, but of other sizes,
+// others give up blocks for a guarantee alone: until so many are free of one size that a segment of it can be emptied.
+// That the books have room says nothing: they count what no slot covers, and disks that are sick or absent.
 Space::Step Space::TakeNvmeFromOthers(TenantState& taker, uint32_t slot_bytes) {
   const uint64_t least_bytes = slot_bytes + kNvmeHeaderBytes;
   const policy::Account& account = state_.ledger.account(taker.id, TierKind::kNvme);
   if (account.charged_bytes + least_bytes > account.limit_bytes) return Step::kStuck;
   shares_.NoteRanOut(taker, TierKind::kNvme);
-  const bool scattered = Room(taker, TierKind::kNvme) >= least_bytes;
+  const bool short_on_disks = Room(taker, TierKind::kNvme) >= least_bytes;
+  const bool scattered = short_on_disks && state_.devices.nvme->FreeInOtherSizes(slot_bytes) >= least_bytes;
   const Claim claim = shares_.ClaimOf(taker, TierKind::kNvme, least_bytes);
   if (claim == Claim::kNone || (scattered && claim != Claim::kGuarantee)) return Step::kStuck;
   state_.NoteTaking(TierKind::kNvme);
   while (TenantState* victim = shares_.Victim(taker, TierKind::kNvme, claim)) {
-    const EntryId leaf =
-        scattered ? VictimOnTakingDisk(*victim, slot_bytes, kNoRequest) : Victim(*victim, TierKind::kNvme, kNoRequest);
+    const EntryId leaf = short_on_disks ? VictimOnTakingDisk(*victim, slot_bytes, kNoRequest)
+                                        : Victim(*victim, TierKind::kNvme, kNoRequest);
     if (leaf.valid()) {
       residency_.DropCopy(leaf, TierKind::kNvme, DropCause(DropReason::kTakenByOther, taker.id));
       return Step::kRetry;

@@ -7,15 +7,21 @@
 
 namespace kvartal::policy {
 
-absl::StatusOr<TenantOrders> NewTenantOrders(std::string_view name) {
+absl::StatusOr<TenantOrders> NewTenantOrders(std::string_view name, size_t nvme_disks) {
   TenantOrders orders;
+  const auto make_all = [&](auto make) {
+    for (size_t tier = 0; tier < kTierCount; ++tier) {
+      const size_t count = tier == TierIndex(TierKind::kNvme) ? nvme_disks : 1;
+      while (orders.tiers[tier].size() < count) orders.tiers[tier].push_back(make());
+    }
+  };
   if (name == "lru") {
-    for (auto& order : orders.tiers) order = NewLruOrder();
+    make_all([] { return NewLruOrder(); });
     return orders;
   }
   if (name == "lhd") {
     orders.history = std::make_unique<ReuseHistory>();
-    for (auto& order : orders.tiers) order = NewLhdOrder(&orders.history->classes);
+    make_all([&] { return NewLhdOrder(&orders.history->classes); });
     return orders;
   }
   return absl::InvalidArgumentError(

@@ -1,9 +1,11 @@
-// The orders of one tenant, one a tier, with what they learn from.
+// The orders of one tenant, one a tier and of NVMe one a disk, with what they learn from.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "daemon/base/status.h"
 #include "daemon/block/tier_kind.h"
@@ -14,10 +16,11 @@ namespace kvartal::policy {
 
 struct TenantOrders {
   std::unique_ptr<ReuseHistory> history;  // nullptr: these orders learn nothing. Outlives them
-  std::array<std::unique_ptr<EvictionOrder>, kTierCount> tiers;
+  // By disk: what lies on one that can take nothing new makes no room, and is not looked through.
+  std::array<std::vector<std::unique_ptr<EvictionOrder>>, kTierCount> tiers;
 };
 
 // By its configuration name ("lru", "lhd"). InvalidArgument names what is allowed.
-absl::StatusOr<TenantOrders> NewTenantOrders(std::string_view name);
+absl::StatusOr<TenantOrders> NewTenantOrders(std::string_view name, size_t nvme_disks = 1);
 
 }  // namespace kvartal::policy

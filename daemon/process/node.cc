@@ -134,9 +134,14 @@ void Node::WatchTokens() {
   }
   policy_->WatchKeys([this](const std::string& issuer, const std::string& jwks) {
     absl::StatusOr<token::KeySet> keys = token::KeySet::Parse(jwks);
-    if (keys.ok()) return attach_->SetTokenKeys(issuer, *std::move(keys));
-    Log(LogLevel::kError, "tokens",
-        "the operator's key set is refused, what it was before goes on to vouch: ", keys.status().message());
+    parts_.operator_keys_refused = !keys.ok();
+    if (keys.ok()) {
+      attach_->SetTokenKeys(issuer, *std::move(keys));
+    } else {
+      Log(LogLevel::kError, "tokens",
+          "the operator's key set is refused, what it was before goes on to vouch: ", keys.status().message());
+    }
+    return keys.ok();
   });
 }
 

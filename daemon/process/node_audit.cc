@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<NodeAudit>> NodeAudit::Open(const std::string& pa
   return std::unique_ptr<NodeAudit>(new NodeAudit(std::move(log), executor));
 }
 
-void NodeAudit::Write(AuditEvent event) {
+void NodeAudit::Write(AuditEvent&& event) {
   if (log_ != nullptr) log_->Write(std::move(event));
 }
 

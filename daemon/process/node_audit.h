@@ -39,7 +39,7 @@ class NodeAudit {
 
  private:
   NodeAudit(std::unique_ptr<control::AuditLog> log, Executor* executor) : log_(std::move(log)), executor_(executor) {}
-  void Write(control::AuditEvent event);
+  void Write(control::AuditEvent&& event);
 
   const std::unique_ptr<control::AuditLog> log_;
   Executor* const executor_;

@@ -38,9 +38,9 @@ class NodePolicy {
   void StopWatching() { feed_->StopWatching(); }
   bool reading() const { return feed_->busy(); }
   // Whose tokens count, where policy comes with that: at once when it is known, and whenever it changes.
-  void WatchKeys(control::PolicyFeed::OnKeys on_keys) { feed_->WatchKeys(std::move(on_keys)); }
+  void WatchKeys(const control::PolicyFeed::OnKeys& on_keys) { feed_->WatchKeys(on_keys); }
   // The pods whose tokens count no more, likewise.
-  void WatchPods(control::PolicyFeed::OnGonePods on_gone) { feed_->WatchPods(std::move(on_gone)); }
+  void WatchPods(const control::PolicyFeed::OnGonePods& on_gone) { feed_->WatchPods(on_gone); }
   void TellUse(const std::vector<control::TenantUse>& use) { feed_->TellUse(use); }
 
   const std::shared_ptr<const policy::PolicyTable>& table() const { return table_; }

@@ -200,7 +200,8 @@ telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {
   metrics.operator_away_ms = parts.policy->away_ms();
   metrics.policy_reload_failures = parts.policy->reload_failures();
   metrics.policy_refused = !parts.policy->last_error().empty();
-  metrics.token_keys_refused = parts.token_keys != nullptr && !parts.token_keys->last_error().empty();
+  metrics.token_keys_refused =
+      parts.operator_keys_refused || (parts.token_keys != nullptr && !parts.token_keys->last_error().empty());
   metrics.nvme_keys_refused = parts.nvme_keys != nullptr && !parts.nvme_keys->last_error().empty();
   metrics.audit_written = parts.audit->written();
   metrics.audit_lost = parts.audit->lost();

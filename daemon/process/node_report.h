@@ -31,6 +31,7 @@ struct NodeParts {
   const attach::AttachServer* attach = nullptr;
   const NodeAudit* audit = nullptr;
   const TokenKeyFile* token_keys = nullptr;  // where a file has them
+  bool operator_keys_refused = false;        // where the operator tells them: the last that it told
   int64_t started_ns = 0;
   std::string metrics_address;  // "" while the exporter is off
   std::string metrics_error;    // why it is, where it should not be

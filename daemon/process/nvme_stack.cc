@@ -112,7 +112,8 @@ absl::StatusOr<NvmeStack> OpenNvmeStack(const std::vector<config::NvmeConfig>& c
   if (disks.empty()) return stack;
   stack.tier = std::make_unique<tier::NvmeTier>(std::move(disks));
   stack.catalog = std::make_unique<tier::DiskCatalogs>(std::move(catalogs), stack.tier->map());
-  if (keys != nullptr) stack.ciphers = std::make_unique<tier::TenantCiphers>(keys, stack.catalog.get());
+  if (keys != nullptr)
+    stack.ciphers = std::make_unique<tier::TenantCiphers>(keys, stack.catalog.get(), stack.absent_disks());
   return stack;
 }
 

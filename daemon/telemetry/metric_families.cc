@@ -135,6 +135,7 @@ std::vector<Line> ShownTenants(const NodeMetrics& metrics) {
   for (const attach::SessionInfo& session : metrics.attach.session_list) ++sessions_by_tenant[session.tenant];
   // Those that are on their way out fold first.
   std::vector<const TenantStats*> tenants;
+  tenants.reserve(metrics.engine.tenants.size());
   for (const TenantStats& tenant : metrics.engine.tenants) tenants.push_back(&tenant);
   std::stable_partition(tenants.begin(), tenants.end(), [](const TenantStats* tenant) { return !tenant->removed; });
   for (const TenantStats* each : tenants) {

@@ -1,32 +1,18 @@
 #include "daemon/tier/disk_catalogs.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <utility>
 
 #include "daemon/base/check.h"
 #include "daemon/base/log.h"
+#include "daemon/tier/all_of.h"
 
 namespace kvartal::tier {
 namespace {
 
 using StatusDone = absl::AnyInvocable<void(absl::Status)>;
 using RecordBatch = absl::AnyInvocable<void(std::vector<CatalogRecord>)>;
-
-// To be told `count` times; the last one runs `done`, with the first failure.
-std::function<void(const absl::Status&)> AllOf(size_t count, StatusDone done) {
-  struct Joined {
-    size_t left;
-    absl::Status status;
-    StatusDone done;
-  };
-  const auto joined = std::make_shared<Joined>(Joined{count, absl::OkStatus(), std::move(done)});
-  return [joined](const absl::Status& status) {
-    joined->status.Update(status);
-    if (--joined->left == 0) joined->done(std::move(joined->status));
-  };
-}
 
 bool OfOneErasure(const ErasureRecord& a, const ErasureRecord& b) {
   return a.kind == b.kind && a.owner == b.owner && a.before_wall_ms == b.before_wall_ms;
@@ -139,6 +125,7 @@ void DiskCatalogs::PutSalt(const OwnerSalt& salt) {
 
 std::vector<OwnerSalt> DiskCatalogs::salts() const {
   std::vector<OwnerSalt> salts;
+  salts.reserve(salts_.size());
   for (const auto& [owner, salt] : salts_) salts.push_back(salt);
   return salts;
 }
@@ -153,6 +140,7 @@ void DiskCatalogs::EndErasure(uint64_t id) {
 
 std::vector<ErasureRecord> DiskCatalogs::open_erasures() const {
   std::vector<ErasureRecord> erasures;
+  erasures.reserve(erasures_.size());
   for (const auto& [id, erasure] : erasures_) erasures.push_back(erasure);
   return erasures;
 }
@@ -195,7 +183,7 @@ void DiskCatalogs::Load(RecordBatch batch, StatusDone done) {
               continue;
             }
             record.slot = *slot;
-            mapped.push_back(std::move(record));
+            mapped.push_back(record);
           }
           (*shared)(std::move(mapped));
         },

@@ -15,7 +15,8 @@ struct DiskLoad {
   uint64_t capacity_bytes = 0;
 };
 
-// Blocks of one chain that lie on one disk, one after another, up to the parent of the block in question.
+// Blocks of one chain that lie on one disk, one after another, up to the parent of the block in question, with which
+// no other block goes on.
 struct ChainRun {
   size_t disk = 0;
   uint64_t bytes = 0;

@@ -8,7 +8,6 @@
 #include "daemon/base/check.h"
 #include "daemon/base/limits.h"
 #include "daemon/base/log.h"
-#include "daemon/base/units.h"
 
 namespace kvartal::tier {
 namespace {
@@ -18,7 +17,6 @@ constexpr int kGenerationCountBits = 40;
 
 using Verdict = NvmeTransfer::Verdict;
 
-uint32_t PayloadOf(uint32_t slot_bytes) { return static_cast<uint32_t>(RoundUp(slot_bytes, kSlotAlignBytes)); }
 uint64_t OffsetOf(SlotId slot) { return uint64_t{slot.value()} * kSlotAlignBytes; }
 
 // A disk or a client may fail a million times: the log grows with the logarithm.

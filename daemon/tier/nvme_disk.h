@@ -45,7 +45,8 @@ class NvmeDisk : public std::enable_shared_from_this<NvmeDisk> {
   DiskStats Stats() const;
   DiskLoad LoadFor(uint32_t slot_bytes) const;
   // By its errors; a device that holds transfers for too long is offline until it lets go of them.
-  DeviceState device_state() const { return file_->Overdue() > 0 ? DeviceState::kOffline : health_.state(); }
+  bool Hangs() const { return file_->Overdue() > 0; }
+  DeviceState device_state() const { return Hangs() ? DeviceState::kOffline : health_.state(); }
   bool Healthy() const { return device_state() == DeviceState::kHealthy; }
   uint64_t GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) const;
   // It takes new blocks, and a segment can hold such a slot.

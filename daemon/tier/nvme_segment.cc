@@ -55,6 +55,14 @@ SlotId SegmentTable::SlotAt(uint32_t segment, uint32_t payload_bytes, uint32_t i
   return SlotId(static_cast<uint32_t>(offset / kSlotAlignBytes));
 }
 
+uint64_t SegmentTable::FreeInOtherSizes(uint32_t payload_bytes) const {
+  uint64_t bytes = 0;
+  for (const auto& [payload, size_class] : classes_) {
+    if (payload != payload_bytes) bytes += size_class.free_slots * (kNvmeHeaderBytes + payload);
+  }
+  return bytes;
+}
+
 uint64_t SegmentTable::capacity_bytes() const {
   uint64_t bytes = 0;
   for (uint32_t id = 0; id < segment_count(); ++id) bytes += BytesOf(id) - kNvmeHeaderBytes;

@@ -53,6 +53,9 @@ class SegmentTable {
   uint32_t SlotsOf(uint32_t segment, uint32_t payload_bytes) const;
   SlotId SlotAt(uint32_t segment, uint32_t payload_bytes, uint32_t index) const;
 
+  // What free slots of other sizes cover, but for those of a segment that is leaving. O(sizes).
+  uint64_t FreeInOtherSizes(uint32_t payload_bytes) const;
+
   uint32_t segment_count() const { return static_cast<uint32_t>(segments_.size()); }
   uint64_t slots_used() const { return slots_used_; }
   // All segments without their headers: what slots may cover at most.

@@ -1,7 +1,6 @@
 #include "daemon/tier/nvme_slots.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "daemon/base/check.h"
 
@@ -65,9 +64,16 @@ void NvmeSlots::Give(DomainId domain, SlotId slot) {
   MakeEmpty(slot);
 }
 
-uint64_t NvmeSlots::RunBytesOf(SlotId slot) const {
+std::optional<uint64_t> NvmeSlots::RunBytesOf(SlotId slot) const {
   const auto it = slots_.find(slot);
-  return it == slots_.end() ? 0 : it->second.run_bytes;
+  if (it == slots_.end()) return 0;
+  return it->second.run_bytes == kGoesOn ? std::nullopt : std::optional<uint64_t>(it->second.run_bytes);
+}
+
+// One that was given up to make room for what goes behind it needs no note.
+void NvmeSlots::GoOnBehind(SlotId slot) {
+  const auto it = slots_.find(slot);
+  if (it != slots_.end() && it->second.taken) it->second.run_bytes = kGoesOn;
 }
 
 void NvmeSlots::BeginTransfer(SlotId slot) {

@@ -6,14 +6,19 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "daemon/base/ids.h"
 #include "daemon/base/limits.h"
+#include "daemon/base/units.h"
 #include "daemon/tier/nvme_segment.h"
 
 namespace kvartal::tier {
+
+// What a block of that size has for its payload.
+inline uint32_t PayloadOf(uint32_t slot_bytes) { return static_cast<uint32_t>(RoundUp(slot_bytes, kSlotAlignBytes)); }
 
 class NvmeSlots {
  public:
@@ -46,8 +51,10 @@ class NvmeSlots {
   void SetProven(SlotId slot) { Taken(slot).proven = true; }
   // What it holds, so that it can be asked about; a slot that is given forgets it.
   void SetHolder(SlotId slot, EntryId holder) { Taken(slot).holder = holder; }
-  // Of the chain it is part of, what lies on this disk together up to it and with it; 0: not known.
-  uint64_t RunBytesOf(SlotId slot) const;
+  // Of the chain it is part of, what lies on this disk together up to it and with it; 0: not known. nullopt: another
+  // block goes on with that.
+  std::optional<uint64_t> RunBytesOf(SlotId slot) const;
+  void GoOnBehind(SlotId slot);
   void SetRunBytes(SlotId slot, uint64_t bytes) { Taken(slot).run_bytes = static_cast<uint32_t>(bytes); }
   // A slot whose last write failed is kept out of use for a while once it leaves its domain.
   void SetWriteFailed(SlotId slot, bool failed) { Taken(slot).write_failed = failed; }
@@ -69,6 +76,8 @@ class NvmeSlots {
   size_t quarantined() const { return quarantine_.size(); }
 
  private:
+  static constexpr uint32_t kGoesOn = UINT32_MAX;
+
   struct Slot {
     DomainId domain;
     EntryId holder = EntryId::None();
@@ -79,7 +88,7 @@ class NvmeSlots {
     bool proven = true;
     bool give_later = false;
     bool write_failed = false;
-    uint32_t run_bytes = 0;
+    uint32_t run_bytes = 0;  // kGoesOn: see RunBytesOf
   };
   struct Domain {
     uint64_t empty_bytes = 0;

@@ -8,16 +8,15 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/base/limits.h"
-#include "daemon/base/units.h"
+#include "daemon/tier/all_of.h"
 #include "daemon/tier/nvme_disk.h"
 
 namespace kvartal::tier {
 namespace {
 
-uint32_t PayloadOf(uint32_t slot_bytes) { return static_cast<uint32_t>(RoundUp(slot_bytes, kSlotAlignBytes)); }
-
 std::vector<uint64_t> SizesOf(const std::vector<std::shared_ptr<NvmeDisk>>& disks) {
   std::vector<uint64_t> sizes;
+  sizes.reserve(disks.size());
   for (const auto& disk : disks) sizes.push_back(disk->size_bytes());
   return sizes;
 }
@@ -63,10 +62,25 @@ bool NvmeTier::all_healthy() const {
   return std::all_of(disks_.begin(), disks_.end(), [](const auto& disk) { return disk->Healthy(); });
 }
 
+DiskSet NvmeTier::hanging() const {
+  DiskSet hanging = kNoDisk;
+  for (size_t i = 0; i < disks_.size(); ++i) {
+    if (disks_[i]->Hangs()) hanging |= SetOfDisk(i);
+  }
+  return hanging;
+}
+
+size_t NvmeTier::DiskOf(SlotId slot) const {
+  const std::optional<DiskMap::Place> place = map_.Find(slot);
+  KV_CHECK(place.has_value());
+  return place->disk;
+}
+
 DeviceState NvmeTier::DeviceStateOf(SlotId slot) const { return At(slot).disk->device_state(); }
 
 std::vector<DiskStats> NvmeTier::disk_stats() const {
   std::vector<DiskStats> stats;
+  stats.reserve(disks_.size());
   for (const auto& disk : disks_) stats.push_back(disk->Stats());
   return stats;
 }
@@ -120,18 +134,25 @@ SlotId NvmeTier::TakeOn(size_t disk, DomainId domain, uint32_t slot_bytes) {
   return slot.valid() ? *map_.SlotAt(disk, slot) : SlotId::None();
 }
 
+// One block goes on with its parent's run. Of a prompt that many conversations share each other one begins its own, or
+// all of them would lie on that prompt's disk.
 SlotId NvmeTier::TakeBehind(DomainId domain, uint32_t slot_bytes, SlotId after) {
   const std::optional<DiskMap::Place> parent = map_.Find(after);
   std::optional<ChainRun> run;
-  if (parent.has_value()) run = ChainRun{parent->disk, disks_[parent->disk]->slots().RunBytesOf(parent->slot)};
+  if (parent.has_value()) {
+    const std::optional<uint64_t> bytes = disks_[parent->disk]->slots().RunBytesOf(parent->slot);
+    if (bytes.has_value()) run = ChainRun{parent->disk, *bytes};
+  }
   const std::optional<size_t> disk = Choose(slot_bytes, run);
   if (!disk.has_value()) return SlotId::None();
-  const bool behind = parent.has_value() && parent->disk == *disk;
+  const bool same_disk = parent.has_value() && parent->disk == *disk;
   NvmeSlots& slots = disks_[*disk]->slots();
-  if (!slots.GrowBehind(domain, PayloadOf(slot_bytes), behind ? parent->slot : SlotId::None())) return SlotId::None();
+  if (!slots.GrowBehind(domain, PayloadOf(slot_bytes), same_disk ? parent->slot : SlotId::None()))
+    return SlotId::None();
   const SlotId slot = TakeOn(*disk, domain, slot_bytes);
-  const uint64_t before = behind && run->bytes < kDiskRunBytes ? run->bytes : 0;
+  const uint64_t before = same_disk && run.has_value() && run->bytes < kDiskRunBytes ? run->bytes : 0;
   slots.SetRunBytes(At(slot).slot, before + NvmeSlots::ExtentBytes(PayloadOf(slot_bytes)));
+  if (run.has_value()) disks_[run->disk]->slots().GoOnBehind(parent->slot);
   return slot;
 }
 
@@ -162,11 +183,21 @@ uint64_t NvmeTier::EmptyBytes(DomainId domain) const {
   return bytes;
 }
 
-bool NvmeTier::Fits(uint32_t slot_bytes) const {
-  return std::any_of(disks_.begin(), disks_.end(), [&](const auto& disk) { return disk->MayTake(slot_bytes); });
+DiskSet NvmeTier::DisksThatTake(uint32_t slot_bytes) const {
+  DiskSet taking = kNoDisk;
+  for (size_t i = 0; i < disks_.size(); ++i) {
+    if (disks_[i]->MayTake(slot_bytes)) taking |= SetOfDisk(i);
+  }
+  return taking;
 }
 
-bool NvmeTier::MayMakeRoom(SlotId slot, uint32_t slot_bytes) const { return At(slot).disk->MayTake(slot_bytes); }
+uint64_t NvmeTier::FreeInOtherSizes(uint32_t slot_bytes) const {
+  uint64_t bytes = 0;
+  for (const auto& disk : disks_) {
+    if (disk->MayTake(slot_bytes)) bytes += disk->segments().FreeInOtherSizes(PayloadOf(slot_bytes));
+  }
+  return bytes;
+}
 
 void NvmeTier::SetHolder(SlotId slot, EntryId holder) {
   const Place at = At(slot);
@@ -177,6 +208,14 @@ bool NvmeTier::Adopt(DomainId domain, SlotId slot, uint32_t slot_bytes, uint64_t
   const std::optional<DiskMap::Place> place = map_.Find(slot);
   if (!place.has_value() || slot_bytes == 0 || slot_bytes > kBlockBytesMax) return false;
   return disks_[place->disk]->slots().Adopt(domain, place->slot, PayloadOf(slot_bytes), generation, key_id);
+}
+
+bool NvmeTier::LearnKey(SlotId slot, uint64_t generation, uint32_t key_id) {
+  const Place at = At(slot);
+  NvmeSlots& slots = at.disk->slots();
+  if (key_id == 0 || slots.GenerationOf(at.slot) != generation) return false;
+  slots.SetKeyId(at.slot, key_id);
+  return true;
 }
 
 // --- transfers
@@ -222,7 +261,7 @@ void NvmeTier::SetWeight(DomainId domain, uint32_t weight) {
   for (const auto& disk : disks_) disk->SetWeight(domain, weight);
 }
 
-void NvmeTier::SetCipher(DomainId domain, std::shared_ptr<const cipher::TenantCipher> cipher, bool required) {
+void NvmeTier::SetCipher(DomainId domain, const std::shared_ptr<const cipher::TenantCipher>& cipher, bool required) {
   for (const auto& disk : disks_) disk->SetCipher(domain, {cipher, required});
 }
 
@@ -255,6 +294,8 @@ void NvmeTier::StopLeaving() {
 
 bool NvmeTier::leaving() const { return LeavingDisk().has_value(); }
 
+bool NvmeTier::LeavingHealthy() const { return disks_[*LeavingDisk()]->Healthy(); }
+
 bool NvmeTier::IsLeaving(SlotId slot) const {
   const Place at = At(slot);
   const std::optional<uint32_t> leaving = at.disk->segments().leaving();
@@ -268,37 +309,21 @@ std::vector<EntryId> NvmeTier::LeavingHolders() const {
 
 // --- reading headers back
 
-struct NvmeTier::JoinedScan {
-  absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch;
-  Done done;
-  size_t left = 0;
-  absl::Status status;
-
-  void End(const absl::Status& of_disk) {
-    // That a disk gave up says more than that some of its pages could not be read.
-    if (absl::IsDataLoss(status) && !of_disk.ok()) status = of_disk;
-    status.Update(of_disk);
-    if (--left == 0) done(std::move(status));
-  }
-};
-
 void NvmeTier::ScanHeaders(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch, Done done, DiskSet which) {
   std::vector<size_t> chosen;
   for (size_t i = 0; i < disks_.size(); ++i) {
     if ((which & SetOfDisk(i)) != kNoDisk) chosen.push_back(i);
   }
   KV_CHECK(!chosen.empty());
-  const auto joined = std::make_shared<JoinedScan>();
-  joined->batch = std::move(batch);
-  joined->done = std::move(done);
-  joined->left = chosen.size();
+  const auto shared = std::make_shared<absl::AnyInvocable<void(std::vector<CatalogRecord>)>>(std::move(batch));
+  const auto end = AllOf(chosen.size(), std::move(done));
   for (const size_t disk : chosen) {
     disks_[disk]->Scan(
-        [this, joined, disk](std::vector<CatalogRecord> records) {
+        [this, shared, disk](std::vector<CatalogRecord> records) {
           for (CatalogRecord& record : records) record.slot = *map_.SlotAt(disk, record.slot);
-          joined->batch(std::move(records));
+          (*shared)(std::move(records));
         },
-        [joined](const absl::Status& status) { joined->End(status); });
+        end);
   }
 }
 

@@ -48,7 +48,11 @@ class NvmeTier : public Tier {
   // Of the best of the disks: what may be asked of the tier.
   DeviceState device_state() const;
   bool all_healthy() const;
-  // Of the disk that a slot lies on. REQUIRES: it lies on one.
+  // Those that hold transfers for too long.
+  DiskSet hanging() const;
+  // REQUIRES: below, it lies on one.
+  size_t DiskOf(SlotId slot) const;
+  // Of the disk that a slot lies on.
   DeviceState DeviceStateOf(SlotId slot) const;
   // By the place of the disk.
   std::vector<DiskStats> disk_stats() const;
@@ -93,16 +97,18 @@ class NvmeTier : public Tier {
 
   // What the domain's blocks are encrypted with; null: nothing of it ever was. `required`: none is written, or taken
   // for its own, in the clear.
-  void SetCipher(DomainId domain, std::shared_ptr<const cipher::TenantCipher> cipher, bool required);
+  void SetCipher(DomainId domain, const std::shared_ptr<const cipher::TenantCipher>& cipher, bool required);
   // False: they have to be encrypted, and there is no key now.
   bool MayWrite(DomainId domain) const;
   // REQUIRES: taken, and written, read or adopted with its key.
   Secrecy SecrecyOf(SlotId slot) const;
 
   // A segment of some disk that takes new blocks can hold such a slot at all.
-  bool Fits(uint32_t slot_bytes) const;
-  // The same of the disk that `slot` lies on: giving that up may make room for one of `slot_bytes`.
-  bool MayMakeRoom(SlotId slot, uint32_t slot_bytes) const;
+  bool Fits(uint32_t slot_bytes) const { return DisksThatTake(slot_bytes) != kNoDisk; }
+  // Those disks: only what is given up on one of them may make room for such a slot.
+  DiskSet DisksThatTake(uint32_t slot_bytes) const;
+  // In free slots of other sizes, on disks that take new blocks.
+  uint64_t FreeInOtherSizes(uint32_t slot_bytes) const;
   // --- emptying a segment, so that slots of another size find room
   void SetHolder(SlotId slot, EntryId holder);
   // One segment hands out no slot any more until it is empty: of the first disk that has one to give, the one with the
@@ -111,12 +117,17 @@ class NvmeTier : public Tier {
   bool StartLeaving(uint32_t slot_bytes);
   void StopLeaving();
   bool leaving() const;
+  // The disk that it lies on is. REQUIRES: one is leaving.
+  bool LeavingHealthy() const;
   bool IsLeaving(SlotId slot) const;
   std::vector<EntryId> LeavingHolders() const;
 
   // Recovery. Adopt marks a slot as taken by `domain`; false when the record does not fit this file (bounds, slot size,
   // in use). `generation` and `key_id` are the record's; a generation of 0 takes what the first read finds.
   bool Adopt(DomainId domain, SlotId slot, uint32_t slot_bytes, uint64_t generation = 0, uint32_t key_id = 0);
+  // Of a taken slot, by the header that lies there: what its block is encrypted under. False: it is in the clear, or
+  // the header is not that block's.
+  bool LearnKey(SlotId slot, uint64_t generation, uint32_t key_id);
   // Reads every block header of those disks, in batches, for a lost catalog. `batch` and `done` run on the engine loop.
   // What cannot be read is left out: DataLoss. Unavailable: the device failed so often that the scan was given up. Some
   // of the blocks were given up long ago, and one block may come twice. REQUIRES: no scan is under way.
@@ -130,7 +141,6 @@ class NvmeTier : public Tier {
     const std::shared_ptr<NvmeDisk>& disk;
     SlotId slot;  // on it
   };
-  struct JoinedScan;
 
   Place At(SlotId slot) const;
   std::optional<size_t> Choose(uint32_t slot_bytes, const std::optional<ChainRun>& run) const;

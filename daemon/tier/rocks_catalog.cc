@@ -309,7 +309,7 @@ void RocksCatalog::CommitCollected(std::vector<StatusDone>* dones) {
 void RocksCatalog::RunTombstone(Operation operation) {
   absl::Status status = failure_;
   const OwnerUidHash& owner = operation.record.header.identity.owner;
-  if (status.ok()) status = store_->PutTombstone(owner, operation.wall_ms);
+  status.Update(store_->PutTombstone(owner, operation.wall_ms));  // a closed store knows of it when it is opened again
   NoteFailure(status);
   const absl::Status forgotten = salt_file_.Forget(owner, operation.wall_ms);
   NoteSalts(forgotten);

@@ -383,10 +383,10 @@ void RocksStore::CollectTombstone(const OwnerUidHash& owner, int64_t before_wall
 absl::Status RocksStore::PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms) {
   const auto known = tombstones_.find(owner);
   const int64_t before = known == tombstones_.end() ? before_wall_ms : std::max(known->second, before_wall_ms);
-  CollectTombstone(owner, before);
-  KV_RETURN_IF_ERROR(Commit(true));
+  // First: what cannot be written now holds all the same, and a Reopen puts it.
   tombstones_[owner] = before;
-  return absl::OkStatus();
+  CollectTombstone(owner, before);
+  return Commit(true);
 }
 
 absl::Status RocksStore::Sync() {

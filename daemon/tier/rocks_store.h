@@ -52,7 +52,8 @@ class RocksStore {
   size_t collected() const;
   absl::Status Commit(bool sync);
   void Discard();
-  // What was collected before is committed with it. Synced. An older tombstone never replaces a newer one.
+  // What was collected before is committed with it. Synced. An older tombstone never replaces a newer one. Load heeds
+  // one that could not be written, too.
   absl::Status PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms);
   absl::Status Sync();
   // What was missing at Open is there by now. Synced; a no-op when records were lost since.

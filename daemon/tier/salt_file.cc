@@ -102,8 +102,9 @@ absl::Status About(const std::string& path, const absl::Status& status) {
 
 absl::StatusOr<SaltFile> SaltFile::Open(const std::string& path) {
   SaltFile file(path);
-  file.fd_.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!file.fd_.valid() && errno != ENOENT) return About(path, absl::ErrnoToStatus(errno, "open"));
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0 && errno != ENOENT) return About(path, absl::ErrnoToStatus(errno, "open"));
+  file.fd_.reset(fd);
   if (file.fd_.valid()) KV_RETURN_IF_ERROR(file.Read());
   return file;
 }

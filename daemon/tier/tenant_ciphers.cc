@@ -2,10 +2,12 @@
 
 #include <utility>
 
+#include "daemon/base/log.h"
+
 namespace kvartal::tier {
 
-TenantCiphers::TenantCiphers(std::shared_ptr<const cipher::KeyRing> ring, NvmeCatalog* catalog)
-    : ring_(std::move(ring)), catalog_(catalog) {
+TenantCiphers::TenantCiphers(std::shared_ptr<const cipher::KeyRing> ring, NvmeCatalog* catalog, uint32_t absent_disks)
+    : ring_(std::move(ring)), catalog_(catalog), absent_disks_(absent_disks) {
   for (const OwnerSalt& salt : catalog_->salts()) known_[salt.owner].salt = salt;
 }
 
@@ -19,10 +21,17 @@ std::shared_ptr<const cipher::TenantCipher> TenantCiphers::Find(const OwnerUidHa
 
 std::shared_ptr<const cipher::TenantCipher> TenantCiphers::FindOrMake(const OwnerUidHash& owner, const std::string& uid,
                                                                       int64_t wall_ms) {
-  const auto [known, fresh] = known_.try_emplace(owner);
-  if (fresh) {
-    known->second.salt = {owner, cipher::NewSalt(), wall_ms};
-    catalog_->PutSalt(known->second.salt);
+  if (!known_.contains(owner)) {
+    if (absent_disks_ > 0) {
+      if (!std::exchange(told_, true))
+        Log(LogLevel::kWarning, "nvme", "tenant ", uid,
+            " has no salt yet, and none is made while a disk is absent: its blocks, and those of others like it, stay "
+            "in memory until the disk is back, or out of the configuration");
+      return nullptr;
+    }
+    const OwnerSalt salt{owner, cipher::NewSalt(), wall_ms};
+    known_[owner].salt = salt;
+    catalog_->PutSalt(salt);
   }
   return Find(owner, uid);
 }

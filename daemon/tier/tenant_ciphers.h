@@ -1,7 +1,8 @@
 // Whose blocks on NVMe are encrypted, and by what: the node's keys joined with a salt of each owner, which the catalog
 // keeps and a drop makes it forget.
 // Confined to the engine loop; the ciphers it hands out may be used on any thread.
-// Invariant: an owner's cipher is for its present salt; blocks under an earlier one are beyond everybody's reach.
+// Invariants: an owner's cipher is for its present salt; blocks under an earlier one are beyond everybody's reach. No
+// salt is made while a disk is absent: the owner's own may lie there, and blocks under it.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +19,12 @@ namespace kvartal::tier {
 class TenantCiphers {
  public:
   // `catalog` outlives it.
-  TenantCiphers(std::shared_ptr<const cipher::KeyRing> ring, NvmeCatalog* catalog);
+  TenantCiphers(std::shared_ptr<const cipher::KeyRing> ring, NvmeCatalog* catalog, uint32_t absent_disks = 0);
 
   // nullptr: nothing of that owner was ever encrypted. `uid` is what `owner` is the hash of.
   std::shared_ptr<const cipher::TenantCipher> Find(const OwnerUidHash& owner, const std::string& uid);
   // The same, with a new salt of that date where there is none. The catalog has it before any record that is put later.
+  // nullptr: it may not be made now.
   std::shared_ptr<const cipher::TenantCipher> FindOrMake(const OwnerUidHash& owner, const std::string& uid,
                                                          int64_t wall_ms);
   // Salts of a later date, which a lost catalog may have left, are of that one: a drop must not miss them.
@@ -39,6 +41,8 @@ class TenantCiphers {
   };
   const std::shared_ptr<const cipher::KeyRing> ring_;
   NvmeCatalog* const catalog_;
+  const uint32_t absent_disks_;
+  bool told_ = false;  // that it matters
   absl::flat_hash_map<OwnerUidHash, Known> known_;
 };
 

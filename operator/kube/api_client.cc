@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "operator/kube/object_store.h"
+#include "operator/kube/sparse_json.h"
 
 namespace kvartal::kube {
 namespace {
@@ -104,7 +105,7 @@ void ApiClient::OnBytes(CallId id, std::string_view bytes) {
   if (running->body.size() + bytes.size() <= (success ? kBodyBytesMax : kErrorBodyBytesMax)) {
     running->body.append(bytes);
   } else if (success) {
-    End(id, Failed(ErrorKind::kBadAnswer, absl::StrCat("an answer of more than ", kBodyBytesMax, " bytes")));
+    End(id, Failed(ErrorKind::kTooLargeAnswer, absl::StrCat("an answer of more than ", kBodyBytesMax, " bytes")));
   }
 }
 
@@ -130,7 +131,7 @@ void ApiClient::OnEnd(CallId id, const absl::Status& status) {
     return End(id, ApiError());
   }
   if (running->body.empty()) return End(id, ApiError());
-  nlohmann::json body = nlohmann::json::parse(running->body, nullptr, false);
+  nlohmann::json body = ParseSparse(running->body, running->request.wanted);
   if (body.is_discarded()) return End(id, Failed(ErrorKind::kBadAnswer, "an answer that is not JSON"));
   End(id, ApiError(), std::move(body));
 }

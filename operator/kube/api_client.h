@@ -35,6 +35,8 @@ struct ApiRequest {
   std::string content_type;
   int64_t deadline_ms = kCallDeadlineMs;
   bool as_leader = false;  // not sent unless we lead when its turn comes
+  // What of a good answer is handed out (ParseSparse); null: all.
+  nlohmann::json wanted = nullptr;
 };
 
 struct WatchSink {

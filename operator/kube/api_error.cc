@@ -57,6 +57,8 @@ std::string_view NameOf(ErrorKind kind) {
       return "deadline";
     case ErrorKind::kBadAnswer:
       return "bad_answer";
+    case ErrorKind::kTooLargeAnswer:
+      return "too_large_answer";
     case ErrorKind::kBusy:
       return "busy";
     case ErrorKind::kUnauthorized:

@@ -17,6 +17,7 @@ enum class ErrorKind {
   kTransport,        // no connection, or it broke
   kDeadline,         // no answer in time
   kBadAnswer,        // an answer that is not what the protocol says
+  kTooLargeAnswer,   // more of it than we take
   kBusy,             // refused here: too many calls wait for their turn, or it was for a leader
   kUnauthorized,     // 401
   kForbidden,        // 403

@@ -54,12 +54,9 @@ void Controller::Pump() {
 void Controller::OnFinish(const std::string& key, ReconcileResult result) {
   --running_;
   queue_.Done(key, NowMs());
-  ++(result == ReconcileResult::kDone ? done_ : failed_);
-  if (result == ReconcileResult::kDone) {
-    queue_.Forget(key);
-  } else {
-    queue_.Retry(key, NowMs());
-  }
+  ++(result == ReconcileResult::kRetry ? failed_ : done_);
+  if (result == ReconcileResult::kDone) queue_.Forget(key);
+  if (result == ReconcileResult::kRetry) queue_.Retry(key, NowMs());
   if (state_ == State::kStopping && running_ == 0) return EndStop();
   Pump();
 }

@@ -16,6 +16,7 @@ namespace kvartal::kube {
 enum class ReconcileResult {
   kDone,
   kRetry,  // it failed: later, and later each time
+  kLater,  // it is not time yet, and was added for when it is: what failed before it counts as before
 };
 
 struct ControllerStats {

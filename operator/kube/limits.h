@@ -27,10 +27,12 @@ inline constexpr size_t kCredentialBytesMax = 1 * kMiB;  // a token, a certifica
 
 // --- list and watch
 inline constexpr int64_t kListPageItems = 500;     // (client-go) only where the list cannot come from the cache
+inline constexpr int64_t kSmallPageItems = 25;     // after a page that was more than we take: these we always do
 inline constexpr int64_t kWatchSecondsMin = 300;   // (client-go) a watch asks to be ended after this
 inline constexpr int64_t kWatchSecondsMax = 600;   // (client-go) up to this: herds of watches do not end together
 inline constexpr int64_t kWatchMarginMs = 15'000;  // past its end a watch is dead: half-open connections say nothing
-inline constexpr size_t kWatchLineBytesMax = 4 * kMiB;  // an object in etcd is smaller than 1.5 MB
+// An object has 1.5 MiB in etcd; of that each '<' is six characters of JSON. And what an event says around it.
+inline constexpr size_t kWatchLineBytesMax = 6 * 3 * kMiB / 2 + 64 * kKiB;
 inline constexpr int64_t kShortWatchMs = 1'000;  // (client-go) one that ends sooner, with nothing said, is a failure
 inline constexpr int kBadWatchEndsMax = 5;       // in a row from one version: half a minute of tries, then a new list
 inline constexpr int64_t kWatchBackoffMinMs = 800;        // (client-go)
@@ -66,6 +68,8 @@ inline constexpr int64_t kHealthStuckMs = 30'000;  // a list of ten thousand pol
 
 static_assert(kHealthStuckMs >= 10 * kHealthBeatMs);
 static_assert(kLeaseDurationMs > kLeaseRenewMs && kLeaseRenewMs > kLeaseRetryMs * 2);
+static_assert((kSmallPageItems + 1) * kWatchLineBytesMax <= kBodyBytesMax);
+static_assert(kSmallPageItems < kListPageItems);
 static_assert(kLeaseCallMs * 2 <= kLeaseRenewMs);
 static_assert(kTransportIdleMs >= kWatchSecondsMax * 1000 + kWatchMarginMs && kTransportIdleMs > kCallDeadlineMs);
 static_assert(kTokenLeewayMs < kTokenPeriodMs);

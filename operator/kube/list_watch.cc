@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "operator/kube/json_fields.h"
+#include "operator/kube/sparse_json.h"
 
 namespace kvartal::kube {
 namespace {
@@ -16,7 +17,25 @@ bool SaysNothingOfVersion(ErrorKind kind) {
          kind == ErrorKind::kBusy || kind == ErrorKind::kTooManyRequests;
 }
 
+// What ErrorOfStatus reads.
+const nlohmann::json kWantedOfStatus = {{"code", true},
+                                        {"reason", true},
+                                        {"message", true},
+                                        {"details", {{"retryAfterSeconds", true}, {"causes", {{"reason", true}}}}}};
+
 }  // namespace
+
+ListWatch::ListWatch(uint64_t seed, WatchSeconds seconds, bool always_from_store, const nlohmann::json& wanted)
+    : backoff_(seed),
+      jitter_(~seed),
+      seconds_(seconds),
+      always_from_store_(always_from_store),
+      from_store_(always_from_store) {
+  if (wanted.is_null()) return;
+  wanted_of_page_ = {{"metadata", {{"resourceVersion", true}, {"continue", true}}}, {"items", wanted}};
+  wanted_of_event_ = {{"type", true}, {"object", kWantedOfStatus}};
+  wanted_of_event_["object"].update(wanted);
+}
 
 NextRequest ListWatch::Start() { return List(0); }
 
@@ -24,12 +43,20 @@ NextRequest ListWatch::List(int64_t after_ms) {
   ++stats_.lists;
   in_list_ = false;
   bad_ends_ = 0;
+  continue_token_.clear();
+  page_items_ = kListPageItems;
+  return Page(after_ms);
+}
+
+NextRequest ListWatch::Page(int64_t after_ms) const {
   NextRequest next;
   next.verb = NextRequest::Verb::kList;
   next.after_ms = after_ms;
   // "0" is whatever the server's cache has: cheap, and good enough for the first look.
   if (!from_store_) next.resource_version = resource_version_.empty() ? "0" : resource_version_;
   next.paged = from_store_;
+  next.continue_token = continue_token_;
+  next.page_items = page_items_;
   return next;
 }
 
@@ -57,11 +84,11 @@ ListWatchStep ListWatch::OnPage(nlohmann::json page, int64_t now_ms) {
   in_list_ = true;
   stats_.events += items->size();
   for (nlohmann::json& item : page["items"]) step.events.push_back({WatchEvent::Kind::kInitApply, std::move(item)});
-  const std::string more = TextAt(page, {"metadata", "continue"});
-  if (!more.empty()) {
-    step.next = NextRequest{};
-    step.next->continue_token = more;
-    step.next->paged = true;
+  continue_token_ = TextAt(page, {"metadata", "continue"});
+  if (!continue_token_.empty()) {
+    from_store_ = true;
+    page_items_ = std::min(page_items_ * 2, kListPageItems);
+    step.next = Page(0);
     return step;
   }
   step.events.push_back({WatchEvent::Kind::kInitDone, nullptr});
@@ -74,6 +101,15 @@ ListWatchStep ListWatch::OnPage(nlohmann::json page, int64_t now_ms) {
 
 ListWatchStep ListWatch::OnListError(const ApiError& error, int64_t now_ms) {
   ListWatchStep step;
+  // A list from the server's cache comes whole, however large: a slow one may be a slow server.
+  const bool too_large = error.kind == ErrorKind::kTooLargeAnswer;
+  const bool too_much = too_large || (from_store_ && error.kind == ErrorKind::kDeadline);
+  if (too_much && page_items_ > kSmallPageItems) {
+    from_store_ = true;
+    page_items_ = kSmallPageItems;
+    step.next = Page(too_large ? 0 : Wait(error, now_ms));
+    return step;
+  }
   const bool unknown_version = error.kind == ErrorKind::kExpired || error.kind == ErrorKind::kTooLargeVersion;
   stats_.expired += error.kind == ErrorKind::kExpired;
   // The first time this is not a failure but news: the version is of no use, so ask without one.
@@ -96,7 +132,7 @@ void ListWatch::Advance(const nlohmann::json& object) {
 }
 
 ListWatchStep ListWatch::OnLine(std::string_view line, int64_t now_ms) {
-  nlohmann::json event = nlohmann::json::parse(line, nullptr, false);
+  nlohmann::json event = ParseSparse(line, wanted_of_event_);
   const nlohmann::json* object = FieldAt(event, {"object"});
   if (object == nullptr) return OnWatchEnd(BadAnswer("a line of a watch that is no event"), now_ms);
   const std::string type = TextAt(event, {"type"});

@@ -1,7 +1,8 @@
 // List, then watch, for ever: which request comes next, and which events an answer means. It sends nothing itself.
 // A plain value, confined to its reflector; time is passed in, chance comes from a seed.
 // Invariants: kInit, then every object as kInitApply, then kInitDone; kApply and kDelete only after kInitDone of the
-// newest list. A version to resume from comes from objects and bookmarks that were handed out, never from an error.
+// newest list. A version to resume from comes from objects and bookmarks that were handed out, never from an error. A
+// page that is more than we take is asked for again, smaller, for what others put into their objects is theirs to say.
 #pragma once
 
 #include <optional>
@@ -27,8 +28,9 @@ struct NextRequest {
   Verb verb = Verb::kList;
   int64_t after_ms = 0;
   std::string resource_version;
-  std::string continue_token;   // of a list in pages
-  bool paged = false;           // a list from the store, not from the server's cache
+  std::string continue_token;  // of a list in pages
+  bool paged = false;          // a list from the store, not from the server's cache
+  int64_t page_items = kListPageItems;
   int64_t timeout_seconds = 0;  // of a watch
 };
 
@@ -54,14 +56,13 @@ struct ListWatchStats {
 class ListWatch {
  public:
   // `always_from_store`: for objects that are many, or that must not be older than what was told of them before.
-  explicit ListWatch(uint64_t seed, WatchSeconds seconds = {}, bool always_from_store = false)
-      : backoff_(seed),
-        jitter_(~seed),
-        seconds_(seconds),
-        always_from_store_(always_from_store),
-        from_store_(always_from_store) {}
+  // `wanted`: of each object (ParseSparse), at least what names it, its uid and its resourceVersion; null: all.
+  explicit ListWatch(uint64_t seed, WatchSeconds seconds = {}, bool always_from_store = false,
+                     const nlohmann::json& wanted = nullptr);
 
   NextRequest Start();
+  // What is wanted of a page; null: all.
+  const nlohmann::json& wanted_of_page() const { return wanted_of_page_; }
   // One page of a list, or what it failed by.
   ListWatchStep OnPage(nlohmann::json page, int64_t now_ms);
   ListWatchStep OnListError(const ApiError& error, int64_t now_ms);
@@ -76,6 +77,8 @@ class ListWatch {
 
  private:
   NextRequest List(int64_t after_ms);
+  // The one that follows what was heard of the list.
+  NextRequest Page(int64_t after_ms) const;
   NextRequest Watch(int64_t after_ms);
   int64_t Wait(const ApiError& error, int64_t now_ms);
   void Advance(const nlohmann::json& object);
@@ -83,10 +86,13 @@ class ListWatch {
   Backoff backoff_;
   Jitter jitter_;
   WatchSeconds seconds_;
+  nlohmann::json wanted_of_page_, wanted_of_event_;
   std::string resource_version_;
   bool always_from_store_;
   bool from_store_;       // the cache does not know the version we have seen: ask for the newest there is
   bool in_list_ = false;  // kInit was told and kInitDone was not
+  std::string continue_token_;
+  int64_t page_items_ = kListPageItems;
   int64_t sent_ms_ = 0;
   bool heard_ = false;  // anything from this watch
   int bad_ends_ = 0;    // of watches from the version we are at, that another from there may meet again

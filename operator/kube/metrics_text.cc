@@ -36,35 +36,60 @@ class Metric {
 
 std::string Label(const char* name, const std::string& value) { return absl::StrCat(name, "=\"", value, "\""); }
 
+// A metric with a line, or a histogram, of each controller.
+template <typename AddOne>
+void OfEach(std::string* out, const std::vector<ControllerReport>& controllers, const char* name, const char* type,
+            const char* what, AddOne add) {
+  Metric metric(out, name, type, what);
+  for (const ControllerReport& one : controllers) add(metric, one);
+}
+
+std::string Controller(const ControllerReport& one) { return Label("controller", one.name); }
+std::string Queue(const ControllerReport& one) { return Label("name", one.name); }
+
+void AddControllers(std::string* out, const std::vector<ControllerReport>& controllers) {
+  using One = const ControllerReport&;
+  OfEach(out, controllers, "controller_runtime_reconcile_total", "counter", "Reconciles by result.",
+         [](Metric& metric, One one) {
+           metric.Add(absl::StrCat(Controller(one), ",result=\"success\""), one.work.done)
+               .Add(absl::StrCat(Controller(one), ",result=\"error\""), one.work.failed);
+         });
+  OfEach(out, controllers, "controller_runtime_reconcile_errors_total", "counter", "Reconciles that failed.",
+         [](Metric& metric, One one) { metric.Add(Controller(one), one.work.failed); });
+  OfEach(out, controllers, "controller_runtime_max_concurrent_reconciles", "gauge", "Reconciles at once at most.",
+         [](Metric& metric, One one) { metric.Add(Controller(one), one.at_once); });
+  OfEach(out, controllers, "controller_runtime_reconcile_time_seconds", "histogram", "How long reconciles took.",
+         [](Metric& metric, One one) { metric.AddHistogram(Controller(one), one.work.queue.worked); });
+  OfEach(out, controllers, "controller_runtime_active_workers", "gauge", "Reconciles under way.",
+         [](Metric& metric, One one) { metric.Add(Controller(one), one.work.queue.working); });
+}
+
+void AddQueues(std::string* out, const std::vector<ControllerReport>& controllers) {
+  using One = const ControllerReport&;
+  OfEach(out, controllers, "workqueue_depth", "gauge", "Keys that are due.",
+         [](Metric& metric, One one) { metric.Add(Queue(one), one.work.queue.depth); });
+  OfEach(out, controllers, "workqueue_adds_total", "counter", "Keys added.",
+         [](Metric& metric, One one) { metric.Add(Queue(one), one.work.queue.adds); });
+  OfEach(out, controllers, "workqueue_retries_total", "counter", "Keys added again after a failure.",
+         [](Metric& metric, One one) { metric.Add(Queue(one), one.work.queue.retries); });
+  OfEach(out, controllers, "workqueue_queue_duration_seconds", "histogram", "How long keys that were due waited.",
+         [](Metric& metric, One one) { metric.AddHistogram(Queue(one), one.work.queue.queued); });
+  OfEach(out, controllers, "workqueue_work_duration_seconds", "histogram", "How long keys were worked on.",
+         [](Metric& metric, One one) { metric.AddHistogram(Queue(one), one.work.queue.worked); });
+  OfEach(out, controllers, "workqueue_unfinished_work_seconds", "gauge",
+         "How long all keys under work have been, added up.",
+         [](Metric& metric, One one) { metric.Add(Queue(one), Seconds(one.work.queue.unfinished_ms)); });
+  OfEach(out, controllers, "workqueue_longest_running_processor_seconds", "gauge",
+         "How long the longest of them has been.",
+         [](Metric& metric, One one) { metric.Add(Queue(one), Seconds(one.work.queue.longest_ms)); });
+}
+
 }  // namespace
 
 std::string MetricsText(const RuntimeStats& stats) {
   std::string out;
-  const std::string controller = Label("controller", stats.controller);
-  Metric(&out, "controller_runtime_reconcile_total", "counter", "Reconciles by result.")
-      .Add(absl::StrCat(controller, ",result=\"success\""), stats.work.done)
-      .Add(absl::StrCat(controller, ",result=\"error\""), stats.work.failed);
-  Metric(&out, "controller_runtime_reconcile_errors_total", "counter", "Reconciles that failed.")
-      .Add(controller, stats.work.failed);
-  Metric(&out, "controller_runtime_max_concurrent_reconciles", "gauge", "Reconciles at once at most.")
-      .Add(controller, stats.at_once);
-  Metric(&out, "controller_runtime_reconcile_time_seconds", "histogram", "How long reconciles took.")
-      .AddHistogram(controller, stats.work.queue.worked);
-  Metric(&out, "controller_runtime_active_workers", "gauge", "Reconciles under way.")
-      .Add(controller, stats.work.queue.working);
-  const std::string queue = Label("name", stats.controller);
-  Metric(&out, "workqueue_depth", "gauge", "Keys that are due.").Add(queue, stats.work.queue.depth);
-  Metric(&out, "workqueue_adds_total", "counter", "Keys added.").Add(queue, stats.work.queue.adds);
-  Metric(&out, "workqueue_retries_total", "counter", "Keys added again after a failure.")
-      .Add(queue, stats.work.queue.retries);
-  Metric(&out, "workqueue_queue_duration_seconds", "histogram", "How long keys that were due waited.")
-      .AddHistogram(queue, stats.work.queue.queued);
-  Metric(&out, "workqueue_work_duration_seconds", "histogram", "How long keys were worked on.")
-      .AddHistogram(queue, stats.work.queue.worked);
-  Metric(&out, "workqueue_unfinished_work_seconds", "gauge", "How long all keys under work have been, added up.")
-      .Add(queue, Seconds(stats.work.queue.unfinished_ms));
-  Metric(&out, "workqueue_longest_running_processor_seconds", "gauge", "How long the longest of them has been.")
-      .Add(queue, Seconds(stats.work.queue.longest_ms));
+  AddControllers(&out, stats.controllers);
+  AddQueues(&out, stats.controllers);
   Metric durations(&out, "rest_client_request_duration_seconds", "histogram", "How long calls took, by verb and host.");
   for (const auto& [method, duration] : stats.calls.durations)
     durations.AddHistogram(absl::StrCat(Label("host", stats.host), ",", Label("verb", method)), duration);

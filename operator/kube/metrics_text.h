@@ -3,16 +3,21 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "operator/kube/api_client.h"
 #include "operator/kube/controller.h"
 
 namespace kvartal::kube {
 
-struct RuntimeStats {
-  std::string controller;  // label of its queue and reconciles
+struct ControllerReport {
+  std::string name;  // label of its queue and reconciles
   ControllerStats work;
   size_t at_once = 0;
+};
+
+struct RuntimeStats {
+  std::vector<ControllerReport> controllers;
   std::string host;  // of the API server
   ApiClientStats calls;
   std::string lease;

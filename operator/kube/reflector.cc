@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/log.h"
-#include "operator/kube/limits.h"
 
 namespace kvartal::kube {
 
@@ -13,7 +12,7 @@ Reflector::Reflector(ApiClient* client, EventLoop* loop, const Clock* clock, Ref
       clock_(clock),
       options_(std::move(options)),
       on_change_(std::move(on_change)),
-      machine_(options_.seed, options_.watch_seconds, options_.always_from_store) {}
+      machine_(options_.seed, options_.watch_seconds, options_.always_from_store, options_.wanted) {}
 
 Reflector::~Reflector() {
   client_->Cancel(call_);
@@ -29,7 +28,6 @@ void Reflector::Run(ListWatchStep step) {
     Schedule(*std::move(step.next));
   }
   for (WatchEvent& event : step.events) {
-    if (options_.keep && event.object.is_object()) event.object = options_.keep(event.object);
     for (const ObjectChange& change : store_.Apply(std::move(event))) on_change_(change);
   }
 }
@@ -49,12 +47,13 @@ void Reflector::Send(const NextRequest& next) {
 
 void Reflector::SendList(const NextRequest& next) {
   std::string target = absl::StrCat(PathOf(options_.type, options_.ns), "?", Selector());
-  if (next.paged) absl::StrAppend(&target, "limit=", kListPageItems, "&");
+  if (next.paged) absl::StrAppend(&target, "limit=", next.page_items, "&");
   if (!next.continue_token.empty()) absl::StrAppend(&target, "continue=", QueryEscape(next.continue_token), "&");
   if (!next.resource_version.empty()) absl::StrAppend(&target, "resourceVersion=", QueryEscape(next.resource_version));
   while (target.ends_with('&') || target.ends_with('?')) target.pop_back();
   ApiRequest request;
   request.target = std::move(target);
+  request.wanted = machine_.wanted_of_page();
   call_ = client_->Call(std::move(request), [this](const ApiError& error, nlohmann::json page) {
     NoteError("list", error);
     Run(error.ok() ? machine_.OnPage(std::move(page), NowMs()) : machine_.OnListError(error, NowMs()));

@@ -3,7 +3,6 @@
 // Invariants: one request at a time is under way, or a timer for the next; after destruction nothing is called.
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "operator/kube/api_client.h"
@@ -20,8 +19,9 @@ struct ReflectorOptions {
   int64_t watch_margin_ms = kWatchMarginMs;
   std::string field_selector = {};  // "": all. What does not match it any more is told as deleted
   bool always_from_store = false;   // lists are the newest there is, in pages, and not what the server's cache has
-  // What is kept of an object, at least what names it, its uid and its resourceVersion. Absent: nearly all.
-  std::function<nlohmann::json(const nlohmann::json&)> keep = {};
+  // What is wanted of an object (ParseSparse), at least what names it, its uid and its resourceVersion; null: nearly
+  // all. Nothing else of it is ever in memory but as the text that came.
+  nlohmann::json wanted = nullptr;
 };
 
 class Reflector {

@@ -57,6 +57,7 @@ std::string ClusterWatch::trouble() const {
 
 std::vector<ClusterWatch::Report> ClusterWatch::reports() const {
   std::vector<Report> reports;
+  reports.reserve(reflectors_.size());
   for (size_t kind = 0; kind < reflectors_.size(); ++kind)
     reports.push_back({kTypes[kind]->plural, reflectors_[kind]->stats(), !reflectors_[kind]->last_error().ok()});
   return reports;

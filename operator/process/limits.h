@@ -4,6 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "daemon/control/stream_limits.h"
+#include "operator/sync/limits.h"
+
 namespace kvartal::process {
 
 // --- deciding
@@ -20,11 +23,12 @@ inline constexpr int64_t kUsageIntervalMs = 300'000;  // how old usage in a stat
 inline constexpr double kUsageWritesPerSecond = 5;    // of all policies: a quarter of what we may ask of the server
 inline constexpr double kUsageWritesBurst = 20;
 inline constexpr int64_t kConnectedIntervalMs = 60'000;  // of a pool: streams end by age, of thousands one a second
-inline constexpr int64_t kReturnMs = 30'000;             // after we began to lead: nodes may be on their way back to us
+inline constexpr int64_t kReturnMs = 120'000;  // after we began to lead: nodes may be on their way back to us, the last
+                                               // of them in a minute and a half, and then there may be a queue
 inline constexpr size_t kStatusesAtOnce = 4;
 
 // --- deletion
-inline constexpr int64_t kFinalizeMaxMs = 60'000;  // then the object goes, whatever nodes have not said
+inline constexpr int64_t kFinalizeMaxMs = 150'000;  // then the object goes, whatever nodes have not said
 inline constexpr int64_t kFinalizePollMs = 1'000;
 
 // --- the keys that tokens are signed with
@@ -34,5 +38,9 @@ inline constexpr int64_t kKeysRetryMs = 10'000;
 // --- the rest
 inline constexpr int64_t kMetricsMs = 2'000;
 inline constexpr int64_t kStopLeaseMs = 5'000;  // to give the lease up; then it runs out by itself
+
+static_assert(kReturnMs >= control::kRedialLatestMs + 20'000);
+static_assert(kReturnMs < kUsageIntervalMs);
+static_assert(kFinalizeMaxMs >= kReturnMs + sync::kAnswerMs);  // who came back last has the time to answer
 
 }  // namespace kvartal::process

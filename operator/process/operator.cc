@@ -119,7 +119,7 @@ void Operator::BeginWhenSynced() {
   writer_->Start();
   pool_writer_->Start();
   keys_->Start();
-  pods_->Start();
+  if (options_.watch_pods) pods_->Start();
 }
 
 void Operator::OnNodeMessage(sync::StreamId stream, const std::string& token, const sync::v1::NodeMessage& message) {
@@ -142,9 +142,8 @@ void Operator::Tick() {
 void Operator::UpdateMetrics() {
   if (working_ && !stopping_) writer_->RefreshUsage();
   kube::RuntimeStats runtime;
-  runtime.controller = "tenantkvpolicy";
-  runtime.work = writer_->work();
-  runtime.at_once = kStatusesAtOnce;
+  runtime.controllers = {{"tenantkvpolicy", writer_->work(), kStatusesAtOnce},
+                         {"kvnodepool", pool_writer_->work(), kStatusesAtOnce}};
   runtime.host = host_;
   runtime.calls = client_->stats();
   runtime.lease = options_.lease.name;
@@ -152,7 +151,7 @@ void Operator::UpdateMetrics() {
   sync::FleetStats fleet = fleet_->stats();
   if (server_) fleet.streams_refused += server_->refused();
   std::vector<ClusterWatch::Report> watches = watch_->reports();
-  watches.push_back(pods_->report());
+  if (options_.watch_pods) watches.push_back(pods_->report());
   health_.SetMetrics(
       kube::MetricsText(runtime) +
       FleetText(fleet, writer_->stats(), pool_writer_->stats(), decider_->runs(), decider_->last_run_us()) +

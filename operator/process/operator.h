@@ -28,6 +28,7 @@ struct OperatorOptions {
   std::string health_address;
   sync::SyncServerOptions sync;
   std::optional<NodeAttestorOptions> attest_nodes;  // without, a stream is the node that it says
+  bool watch_pods = true;                           // and tell nodes which are gone
   kube::LeaseTimes lease_times;
   double calls_per_second = kube::kCallsPerSecond;  // that we ask of the API server at most
 };

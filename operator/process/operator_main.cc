@@ -67,6 +67,8 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--node-audience", flags->node_audience, "audience of those tokens")
       ->capture_default_str()
       ->type_name("NAME");
+  app->add_flag("!--no-watch-pods", flags->options.watch_pods,
+                "do not list pods: nodes are not told which are deleted, and take their tokens until they expire");
   app->add_option("--health", flags->options.health_address, "address of /healthz, /readyz and /metrics")
       ->capture_default_str()
       ->type_name("HOST:PORT");

@@ -11,13 +11,10 @@ namespace {
 
 using kube::TextAt;
 
-// Metadata alone (PartialObjectMetadata) would do without this, and does not say the node.
-nlohmann::json NameAndNode(const nlohmann::json& pod) {
-  nlohmann::json kept = {{"spec", {{"nodeName", TextAt(pod, {"spec", "nodeName"})}}}};
-  for (const char* field : {"namespace", "name", "uid", "resourceVersion"})
-    kept["metadata"][field] = TextAt(pod, {"metadata", field});
-  return kept;
-}
+// Metadata alone could be asked for (PartialObjectMetadata), and does not say the node.
+const nlohmann::json kNameAndNode = {
+    {"metadata", {{"namespace", true}, {"name", true}, {"uid", true}, {"resourceVersion", true}}},
+    {"spec", {{"nodeName", true}}}};
 
 kube::ReflectorOptions OptionsOf(uint64_t seed) {
   kube::ReflectorOptions options;
@@ -25,7 +22,7 @@ kube::ReflectorOptions OptionsOf(uint64_t seed) {
   options.seed = seed;
   options.field_selector = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
   options.always_from_store = true;
-  options.keep = &NameAndNode;
+  options.wanted = kNameAndNode;
   return options;
 }
 

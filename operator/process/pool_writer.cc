@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "daemon/base/log.h"
-#include "operator/kube/json_fields.h"
 #include "operator/process/status_writer.h"
 
 namespace kvartal::process {
@@ -12,13 +11,6 @@ namespace {
 using kube::ErrorKind;
 using kube::ReconcileResult;
 using nlohmann::json;
-
-// By the status that is there, of its present generation.
-bool WasReady(const json& object) {
-  const json* ready = reconcile::ConditionIn(object, "Ready");
-  return ready != nullptr && kube::TextAt(*ready, {"status"}) == "True" &&
-         kube::NumberAt(*ready, {"observedGeneration"}) == kube::NumberAt(object, {"metadata", "generation"});
-}
 
 }  // namespace
 
@@ -53,18 +45,19 @@ void PoolWriter::Reconcile(const std::string& name, Finish finish) {
   if (verdict == nullptr) return finish(ReconcileResult::kDone);  // it is about to be, and that comes here
   const auto written = written_ms_.find(name);
   if (written != written_ms_.end() && !IsDue(name, written->second, kStatusIntervalMs))
-    return finish(ReconcileResult::kDone);
+    return finish(ReconcileResult::kLater);
   const reconcile::PoolProgress progress = fleet_->ProgressOfPool(name);
   std::optional<json> status = reconcile::PoolStatusToApply(*object, *verdict, progress, clock_->WallMs());
   // Our predecessor had heard of every node; that we have not yet is no news.
-  if (status && WasReady(*object) && !progress.awaited.empty() && progress.rejected.empty() && NowMs() < returned_ms_) {
+  if (status && reconcile::WasTrue(*object, "Ready") && !progress.awaited.empty() && progress.rejected.empty() &&
+      NowMs() < returned_ms_) {
     controller_.AddAfter(name, returned_ms_ - NowMs());
-    return finish(ReconcileResult::kDone);
+    return finish(ReconcileResult::kLater);
   }
   if (!status && reconcile::ConnectedDiffers(*object, *verdict, progress)) {
     const int64_t since_ms = written_ms_.try_emplace(name, NowMs()).first->second;
-    if (IsDue(name, since_ms, kConnectedIntervalMs))
-      status = reconcile::WholePoolStatus(*object, *verdict, progress, clock_->WallMs());
+    if (!IsDue(name, since_ms, kConnectedIntervalMs)) return finish(ReconcileResult::kLater);
+    status = reconcile::WholePoolStatus(*object, *verdict, progress, clock_->WallMs());
   }
   if (!status) return finish(ReconcileResult::kDone);
   Apply(name, *status, std::move(finish));

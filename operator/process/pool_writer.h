@@ -28,6 +28,7 @@ class PoolWriter {
   // Something about this pool may have to be told.
   void Touch(const std::string& name) { controller_.AddAfter(name, kStatusSettleMs); }
 
+  kube::ControllerStats work() const { return controller_.stats(); }
   const PoolWriterStats& stats() const { return stats_; }
 
  private:

@@ -37,15 +37,6 @@ json Without(const json& finalizers) {
   return left;
 }
 
-const json* ConditionIn(const json& status, const char* type) {
-  const json* conditions = FieldAt(status, {"conditions"});
-  if (conditions == nullptr || !conditions->is_array()) return nullptr;
-  for (const json& condition : *conditions) {
-    if (TextAt(condition, {"type"}) == type) return &condition;
-  }
-  return nullptr;
-}
-
 std::vector<std::string> PoolsOf(const reconcile::PolicyVerdict& verdict) {
   std::vector<std::string> pools;
   if (!verdict.in_force) return pools;
@@ -104,7 +95,7 @@ void StatusWriter::Finalize(const kube::ObjectKey& key, const Object& object, Fi
   const bool held = fleet_->IsHeld(key.ns, key.name) || SomeAreOnTheirWayBack();
   if (held && !overdue) {
     controller_.AddAfter(key.ToString(), kFinalizePollMs);
-    return finish(ReconcileResult::kDone);
+    return finish(ReconcileResult::kLater);
   }
   if (held) {
     events_.Tell(
@@ -145,20 +136,16 @@ void StatusWriter::Tell(const kube::ObjectKey& key, const Object& object, Finish
     const int64_t wait_ms = written->second + kStatusIntervalMs - now_ms;
     if (wait_ms > 0) {
       controller_.AddAfter(name, wait_ms);
-      return finish(ReconcileResult::kDone);
+      return finish(ReconcileResult::kLater);
     }
   }
   const reconcile::PolicyProgress progress = fleet_->ProgressOf(key.ns, key.name, PoolsOf(*verdict));
   std::optional<json> status = reconcile::StatusToApply(*object, *verdict, progress, clock_->WallMs());
-  const json* known = FieldAt(*object, {"status"});
-  const json* programmed = known == nullptr ? nullptr : ConditionIn(*known, "Programmed");
-  const bool was_programmed =
-      programmed != nullptr && TextAt(*programmed, {"status"}) == "True" &&
-      kube::NumberAt(*programmed, {"observedGeneration"}) == kube::NumberAt(*object, {"metadata", "generation"});
   // Our predecessor had heard of every node; that we have not yet is no news.
-  if (status && was_programmed && now_ms < returned_ms_ && !progress.awaited.empty() && progress.rejected.empty()) {
+  if (status && reconcile::WasTrue(*object, "Programmed") && !progress.awaited.empty() && progress.rejected.empty() &&
+      now_ms < returned_ms_) {
     controller_.AddAfter(name, returned_ms_ - now_ms);
-    return finish(ReconcileResult::kDone);
+    return finish(ReconcileResult::kLater);
   }
   // The first time it is as old as it may get: when nodes have had the time to say what it is.
   usage_written_ms_.try_emplace(name, now_ms - kUsageIntervalMs + kReturnMs);
@@ -173,27 +160,26 @@ void StatusWriter::Apply(const kube::ObjectKey& key, const Object& object, const
   ++stats_.status_writes;
   const std::string name = key.ToString();
   written_ms_[name] = NowMs();
-  client_->ApplyStatus(kPolicies, status, kWriterName,
-                       [this, name, object, said = status["status"], finish = std::move(finish)](
-                           const kube::ApiError& error, const json&) {
-                         if (error.ok()) {
-                           TellEvents(*object, said);
-                           return finish(ReconcileResult::kDone);
-                         }
-                         // Gone, or another object by now: the watch tells.
-                         if (error.kind == ErrorKind::kNotFound || error.kind == ErrorKind::kConflict)
-                           return finish(ReconcileResult::kDone);
-                         ++stats_.failures;
-                         Log(LogLevel::kWarning, "operator", name, ": its status: ", error.ToString());
-                         finish(ReconcileResult::kRetry);
-                       });
+  client_->ApplyStatus(
+      kPolicies, status, kWriterName,
+      [this, name, object, said = status, finish = std::move(finish)](const kube::ApiError& error, const json&) {
+        if (error.ok()) {
+          TellEvents(*object, said);
+          return finish(ReconcileResult::kDone);
+        }
+        // Gone, or another object by now: the watch tells.
+        if (error.kind == ErrorKind::kNotFound || error.kind == ErrorKind::kConflict)
+          return finish(ReconcileResult::kDone);
+        ++stats_.failures;
+        Log(LogLevel::kWarning, "operator", name, ": its status: ", error.ToString());
+        finish(ReconcileResult::kRetry);
+      });
 }
 
 // Of what has turned, and of refusals.
-void StatusWriter::TellEvents(const json& before, const json& status) {
-  const json known = before.value("status", json::object());
+void StatusWriter::TellEvents(const json& before, const json& after) {
   for (const char* type : {"Accepted", "Programmed"}) {
-    const json *was = ConditionIn(known, type), *is = ConditionIn(status, type);
+    const json *was = reconcile::ConditionIn(before, type), *is = reconcile::ConditionIn(after, type);
     if (is == nullptr) continue;
     const std::string reason = TextAt(*is, {"reason"});
     const bool good = TextAt(*is, {"status"}) == "True";
@@ -218,8 +204,7 @@ void StatusWriter::RefreshUsage() {
 
 bool StatusWriter::SomeAreOnTheirWayBack() const {
   if (NowMs() >= returned_ms_) return false;
-  const sync::FleetStats fleet = fleet_->stats();
-  return fleet.connected < fleet.nodes;
+  return fleet_->stats().away > 0;
 }
 
 }  // namespace kvartal::process

@@ -49,7 +49,7 @@ class StatusWriter {
                        Finish finish);
   void Tell(const kube::ObjectKey& key, const Object& object, Finish finish);
   void Apply(const kube::ObjectKey& key, const Object& object, const nlohmann::json& status, Finish finish);
-  void TellEvents(const nlohmann::json& before, const nlohmann::json& status);
+  void TellEvents(const nlohmann::json& before, const nlohmann::json& after);
   bool SomeAreOnTheirWayBack() const;
   int64_t NowMs() const { return clock_->MonotonicNs() / 1'000'000; }
 

@@ -16,6 +16,7 @@ using Key = std::pair<std::string, std::string>;
 template <typename Object, typename Name>
 std::vector<const Object*> ByAge(const std::vector<Object>& objects, Name name) {
   std::vector<const Object*> sorted;
+  sorted.reserve(objects.size());
   for (const Object& object : objects) sorted.push_back(&object);
   std::sort(sorted.begin(), sorted.end(), [&](const Object* a, const Object* b) {
     return std::tuple(a->created, name(*a)) < std::tuple(b->created, name(*b));

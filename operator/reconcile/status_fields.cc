@@ -39,6 +39,12 @@ const json* ConditionIn(const json& object, const std::string& type) {
   return nullptr;
 }
 
+bool WasTrue(const json& object, const std::string& type) {
+  const json* condition = ConditionIn(object, type);
+  return condition != nullptr && TextAt(*condition, {"status"}) == "True" &&
+         kube::NumberAt(*condition, {"observedGeneration"}) == kube::NumberAt(object, {"metadata", "generation"});
+}
+
 std::string NamedNodes(const std::vector<std::string>& nodes) {
   const size_t named = std::min(nodes.size(), kNamedNodesMax);
   std::string text = absl::StrJoin(nodes.begin(), nodes.begin() + static_cast<std::ptrdiff_t>(named), ", ");

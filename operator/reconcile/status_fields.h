@@ -16,6 +16,8 @@ struct Rejection {
 
 // The condition of this type in the status of `object`; nullptr: it has none.
 const nlohmann::json* ConditionIn(const nlohmann::json& object, const std::string& type);
+// Whether the status of `object` says True of it, and of its present generation.
+bool WasTrue(const nlohmann::json& object, const std::string& type);
 // The first few, and how many more.
 std::string NamedNodes(const std::vector<std::string>& nodes);
 // The first few, as much of each as the schema takes.

@@ -1,5 +1,7 @@
 #include "operator/sync/fleet.h"
 
+#include <set>
+
 #include "absl/strings/str_cat.h"
 #include "daemon/base/log.h"
 
@@ -55,7 +57,9 @@ void Fleet::ChangePods(const std::map<std::string, SharedPods>& changed) {
 }
 
 void Fleet::TellPodsOrWait(Node* node) {
-  if (!TellPods(node)) pods_waiting_.insert(node->name);
+  if (node->pods_wait || (pods_waiting_.empty() && TellPods(node))) return;
+  node->pods_wait = true;
+  pods_waiting_.push_back(node->name);
 }
 
 bool Fleet::TellPods(Node* node) {
@@ -209,9 +213,12 @@ void Fleet::Tick() {
     Pump(&node->second);
     if (node->second.waits) break;  // at the end of the queue now: so are those before it, each once
   }
+  // Whoever has to wait on keeps its place.
   std::erase_if(pods_waiting_, [&](const std::string& name) {
     const auto node = nodes_.find(name);
-    return node == nodes_.end() || TellPods(&node->second);
+    if (node == nodes_.end()) return true;
+    node->second.pods_wait = !TellPods(&node->second);
+    return !node->second.pods_wait;
   });
   std::vector<StreamId> overdue;
   for (const auto& [stream, node] : streams_) {

@@ -10,7 +10,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -86,8 +85,9 @@ class Fleet {
     NodeSession session;
     StreamId stream = 0;  // 0: away
     std::map<std::string, v1::TenantUsage> usage;
-    bool waits = false;    // for its turn, in waiting_
-    SharedPods told_pods;  // on this stream; nullptr: none
+    bool waits = false;      // for its turn, in waiting_
+    bool pods_wait = false;  // the same in pods_waiting_
+    SharedPods told_pods;    // on this stream; nullptr: none
     int64_t told_pods_ms = 0;
   };
 
@@ -97,6 +97,7 @@ class Fleet {
   void Pump(Node* node);
   // False: not yet, though there is something to be told.
   bool TellPods(Node* node);
+  // Behind those that wait already.
   void TellPodsOrWait(Node* node);
   SharedMessage DeltaFor(const Node& node);
   int64_t NowMs() const { return clock_->MonotonicNs() / 1'000'000; }
@@ -110,7 +111,7 @@ class Fleet {
   SharedMessage keys_;
   bool knows_pods_ = false;
   std::map<std::string, SharedPods> pods_;  // by node, of those that have any
-  std::set<std::string> pods_waiting_;      // nodes that have something to be told of theirs
+  std::deque<std::string> pods_waiting_;    // nodes that have something to be told of theirs
   std::map<std::pair<std::string, std::string>, SharedMessage> deltas_;  // by base and version
   kube::TokenBucket stream_turns_{kStreamsPerSecond, kStreamsBurst};
   kube::TokenBucket set_turns_{kWholeSetsPerSecond, kWholeSetsBurst};

@@ -223,7 +223,10 @@ TEST_F(StreamFeedTest, KeysThatChangeOftenDoNotQueueUpBeforeAHungDisk) {
   source_.fleet().SetKeys("https://cluster", "0");
   Begin();
   std::string keys;
-  feed_->WatchKeys([&](const std::string&, const std::string& set) { keys = set; });
+  feed_->WatchKeys([&](const std::string&, const std::string& set) {
+    keys = set;
+    return true;
+  });
   ASSERT_TRUE(Until([&] { return keys == "0"; }));
   for (int i = 1; i <= 30; ++i) {
     source_.fleet().SetKeys("https://cluster", std::to_string(i));
@@ -303,10 +306,15 @@ TEST_F(StreamFeedTest, TheLoopDoesNotWaitForGrpcToEndAStream) {
 }
 
 TEST_F(StreamFeedTest, TokenKeysComeByTheStreamAreKeptAndFollowTheirExchange) {
-  std::string issuer, keys;
+  std::string issuer, keys, refused;
   const auto take = [&](const std::string& from, const std::string& set) {
+    if (set == "no keys") {
+      refused = set;
+      return false;
+    }
     issuer = from;
     keys = set;
+    return true;
   };
   source_.fleet().SetKeys("https://cluster", "{\"keys\":[1]}");
   Begin();
@@ -315,13 +323,15 @@ TEST_F(StreamFeedTest, TokenKeysComeByTheStreamAreKeptAndFollowTheirExchange) {
   EXPECT_EQ(issuer, "https://cluster");
   source_.fleet().SetKeys("https://cluster", "{\"keys\":[2]}");
   EXPECT_TRUE(Until([&] { return keys == "{\"keys\":[2]}"; }));
+  source_.fleet().SetKeys("https://cluster", "no keys");
+  EXPECT_TRUE(Until([&] { return !refused.empty(); }));
   EXPECT_TRUE(Until([&] { return !feed_->busy(); }));
   source_.GoAway();
   feed_.reset();
   keys.clear();
   Begin();
   feed_->WatchKeys(take);
-  EXPECT_EQ(keys, "{\"keys\":[2]}") << "a start without an operator";
+  EXPECT_EQ(keys, "{\"keys\":[2]}") << "a start without an operator, by the last that were good";
 }
 
 TEST_F(StreamFeedTest, APodThatWasNamedAndIsNotAnyMoreIsGoneAlsoOverARestart) {
@@ -349,6 +359,39 @@ TEST_F(StreamFeedTest, APodThatWasNamedAndIsNotAnyMoreIsGoneAlsoOverARestart) {
   source_.ComeBack();
   EXPECT_TRUE(Until([&] { return gone.size() == 2; }));
   EXPECT_THAT(gone, ::testing::ElementsAre("a", "b")) << "deleted while nobody told; d was never missed";
+}
+
+// Word of pods may come while the disk is busy with the word before it, and the daemon be told to end.
+TEST_F(StreamFeedTest, WhatWaitsForTheDiskWhenTheDaemonEndsIsKept) {
+  const auto pods = [](std::set<std::string> uids) { return std::make_shared<crds::PodSet>(std::move(uids)); };
+  std::vector<std::string> gone;
+  const auto take = [&](const std::vector<std::string>& uids) { gone = uids; };
+  const std::string beside = source_.scratch().File("node_pods.new"), fifo = source_.scratch().File("fifo");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);  // opened when somebody reads it
+  std::filesystem::create_hard_link(fifo, beside);
+  source_.Put(PolicyText("8Mi"));
+  source_.fleet().SetPods({{"n1", pods({"a", "b", "c"})}});
+  Begin();
+  feed_->WatchPods(take);
+  for (const auto& [left, count] :
+       {std::pair(std::set<std::string>{"b", "c"}, 1u), std::pair(std::set<std::string>{"c"}, 2u)}) {
+    ASSERT_TRUE(Until([&] { return source_.fleet().stats().pod_updates >= count; }));
+    source_.fleet().ChangePods({{"n1", pods(left)}});
+    ASSERT_TRUE(Until([&] {
+      source_.fleet().Tick();
+      return gone.size() == count;
+    }));
+  }
+  source_.GoAway();
+  feed_->StopWatching();
+  std::filesystem::remove(beside);
+  const UniqueFd reader(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK));
+  ASSERT_TRUE(Until([&] { return !feed_->busy(); }));
+  feed_.reset();
+  gone.clear();
+  Begin();
+  feed_->WatchPods(take);
+  EXPECT_THAT(gone, ::testing::ElementsAre("a", "b"));
 }
 
 TEST_F(StreamFeedTest, UseIsToldWhenATenantGoesAboveItsLimitAndNotForEveryByte) {

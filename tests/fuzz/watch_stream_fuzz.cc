@@ -8,10 +8,14 @@
 #include "operator/kube/line_framer.h"
 #include "operator/kube/list_watch.h"
 #include "operator/kube/object_store.h"
+#include "operator/kube/sparse_json.h"
 
 namespace {
 
 using namespace kvartal::kube;  // NOLINT
+
+const nlohmann::json kWanted = {
+    {"metadata", {{"namespace", true}, {"name", true}, {"uid", true}, {"resourceVersion", true}}}};
 
 // Keeps the books a consumer would, and compares them with the store's.
 struct Consumer {
@@ -38,7 +42,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   const size_t piece = data[0] + 1;
   std::string_view text(reinterpret_cast<const char*>(data + 1), size - 1);
-  ListWatch machine(1);
+  ListWatch machine(1, {}, false, data[0] % 2 == 0 ? nlohmann::json() : kWanted);
   Consumer consumer;
   LineFramer framer;
   int64_t now_ms = 0;
@@ -47,7 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   bool listing = true;
   while (!text.empty()) {
     const bool fits = framer.Feed(text.substr(0, piece), [&](std::string_view line) {
-      ListWatchStep step = listing ? machine.OnPage(nlohmann::json::parse(line, nullptr, false), ++now_ms)
+      ListWatchStep step = listing ? machine.OnPage(ParseSparse(line, machine.wanted_of_page()), ++now_ms)
                                    : machine.OnLine(line, ++now_ms);
       KV_CHECK(!listing || step.next.has_value());
       if (step.next) listing = step.next->verb == NextRequest::Verb::kList;

@@ -60,6 +60,9 @@ class RawClient {
     connected_ = ::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
   }
 
+  // One that another process has connected.
+  explicit RawClient(UniqueFd socket) : socket_(std::move(socket)), connected_(socket_.valid()) {}
+
   bool connected() const { return connected_; }
   int fd() const { return socket_.get(); }
   void Close() { socket_.reset(); }

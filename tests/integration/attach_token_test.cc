@@ -163,7 +163,7 @@ TEST_F(AttachTokenTest, WhereTheKernelCanTellAReplayFromOutsideOfPodsIsRefused) 
   StartWithKeys();
   ExpectRefused(Token("red", "chat-0"), DenialReason::kPodUnproven);
   cgroup_ = "";
-  ExpectRefused(Token("red", "chat-0"), DenialReason::kPodUnproven);
+  ExpectRefused(Token("red", "chat-0"), DenialReason::kPeerGone);
   PeersAreIn("chat-0");
   RawClient client(Path("shared"));
   EXPECT_TRUE(AttachBy(client, Token("red", "chat-0")).has_attached());
@@ -174,7 +174,7 @@ TEST_F(AttachTokenTest, APeerThatHidesItsPodIsRefusedAlsoWhereTheKernelNeedNotTe
   cgroup_ = "0::/kubepods/pod" + TokenIssuer::PodUid("thief-0") + "/a/pod" + TokenIssuer::PodUid("chat-0") + "/b\n";
   ExpectRefused(Token("red", "chat-0"), DenialReason::kPodUnproven);
   cgroup_ = "";
-  ExpectRefused(Token("red", "chat-0"), DenialReason::kPodUnproven);
+  ExpectRefused(Token("red", "chat-0"), DenialReason::kPeerGone);
   PeersAreIn("chat-0");
   RawClient client(Path("shared"));
   ASSERT_TRUE(AttachBy(client, Token("red", "chat-0")).has_attached());
@@ -207,7 +207,7 @@ TEST_F(AttachTokenTest, AProcessThatLeavesItsSocketToAnotherTakesItsPodWithIt) {
   }();
   ASSERT_EQ(::send(inherited.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
   Spin();
-  EXPECT_EQ(Denials(DenialReason::kPodUnproven), 1u);
+  EXPECT_EQ(Denials(DenialReason::kPeerGone), 1u);
   EXPECT_EQ(server_->stats().attached, 0u);
 }
 

@@ -1,5 +1,11 @@
 // Sessions take turns by what their frames cost: one with large leases keeps nobody waiting.
+#include <fcntl.h>
+#include <sys/wait.h>
+
+#include <array>
+
 #include "tests/integration/attach_hostile_fixture.h"
+#include "tests/support/fd_passing.h"
 
 namespace kvartal::attach {
 namespace {
@@ -108,6 +114,50 @@ TEST_F(TurnTest, AChainThatIsLookedUpInManyFramesIsNotLookedThroughForEachOfThem
   EXPECT_EQ(Positions() - before, 81 * kKeysPerFrameMax);
   AdvanceMs(kLeaseMsDefault - kTickMs);
   EXPECT_EQ(Lookup(client, ns, 1, 1, lease).lease(), lease);
+}
+
+// The kernel tells of the end of a process while more of its frames wait than one turn has room for.
+TEST_F(TurnTest, WhatAProcessSentBeforeItsEndCountsAndWhatItsSocketSaysAfterwardsDoesNot) {
+  StartWithBystander();
+  if (!OpenPeerPidfd(bystander_->fd()).valid()) GTEST_SKIP() << "this kernel has no SO_PEERPIDFD";
+  std::array<int, 2> pair{}, go{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()), 0);
+  ASSERT_EQ(::pipe2(go.data(), O_CLOEXEC), 0);
+  const UniqueFd ours(pair[0]), theirs(pair[1]);
+  UniqueFd go_read(go[0]), go_write(go[1]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // Connects, hands its socket over, and lives until it is told to go.
+    go_write.reset();
+    const RawClient client(Path("red"));
+    testing::SendFd(theirs.get(), client.fd());
+    char byte;
+    [[maybe_unused]] const ssize_t got = ::read(go_read.get(), &byte, 1);
+    ::_exit(0);
+  }
+  RawClient client(testing::ReceiveFd(ours.get()));
+  Attach(client);
+  const uint32_t ns = OpenNamespace(client);
+  const v1::Reserved reserved = Reserve(client, ns, 1, 1);
+  ClientFrame nothing, commit;
+  nothing.mutable_release()->set_lease(1);
+  commit.mutable_commit()->add_reservations(reserved.reservations(0));
+  for (uint32_t i = 0; i < 3 * kFramesPerWakeMax; ++i) ASSERT_TRUE(client.Send(nothing)) << i;
+  ASSERT_TRUE(client.Send(commit));
+  go_write.reset();
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  loop_->RunOnce(0);
+  EXPECT_EQ(server_->stats().attached, 2u) << "not all that it sent has been read";
+  size_t rounds = 0;
+  for (; server_->stats().attached == 2u && rounds < 20; ++rounds) {
+    for (uint32_t i = 0; i < 4 * kFramesPerWakeMax && client.Send(nothing); ++i) continue;
+    loop_->RunOnce(0);
+  }
+  EXPECT_LE(rounds, 5u) << "whoever still has the socket says something every time";
+  EXPECT_EQ(Cuts(CutReason::kPeerExited), 1u);
+  RawClient other(Path("red"));
+  Attach(other);
+  EXPECT_EQ(Lookup(other, OpenNamespace(other), 1, 1).matched(), 1u);
 }
 
 }  // namespace

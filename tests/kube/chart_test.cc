@@ -121,8 +121,10 @@ TEST_F(ChartTest, TheServerTakesWhatTheChartMakesOfAnyValues) {
   const std::map<std::string, std::string> matrix = {
       {"defaults", "{}"},
       {"one replica", "operator: {replicas: 1}"},
-      {"nvme with io_uring", "daemon: {nvme: {enabled: true, size: 2Ti, io: uring}, seccomp: {type: Localhost}}"},
-      {"nvme with keys", "daemon: {nvme: {enabled: true, size: 2Ti, keySecret: of-nvme}}"},
+      {"nvme with io_uring", "daemon: {nvme: {enabled: true, io: uring}, seccomp: {type: Localhost}}"},
+      {"two disks, with keys",
+       "daemon: {nvme: {enabled: true, keySecret: of-nvme, disks: [{hostPath: /a, size: 2Ti}, "
+       "{hostPath: /b/c, size: 1Ti}]}}"},
       {"host pids",
        "daemon: {tokens: {hostPids: true}, memory: {size: 512Mi, overhead: 1Ti, hugePages: {advise: true}}}"},
       {"on delete", "daemon: {updateStrategy: {type: OnDelete}, nodeSelector: {gpu: 'yes'}, cpu: {limit: '4'}}"},
@@ -133,6 +135,7 @@ TEST_F(ChartTest, TheServerTakesWhatTheChartMakesOfAnyValues) {
       {"registry and digest", absl::StrCat("global: {imageRegistry: 'r.example/', imagePullSecrets: [{name: pull}]}\n"
                                            "image: {daemon: {digest: 'sha256:",
                                            std::string(64, 'a'), "'}}")},
+      {"without pods", "operator: {watchPods: false}"},
       {"more objects", "extraObjects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: 'of-{{ .Release.Name }}'}}]"},
       {"without the operator", kStatic},
       {"no CRDs", "crds: {enabled: false}"}};
@@ -163,6 +166,8 @@ TEST_F(ChartTest, ValuesThatMakeNoSenseAreRefusedWithWhatToDo) {
       {"operator: {replicas: 0}", "minimum"},
       {"daemon: {socketDir: relative}", "socketDir"},
       {"daemon: {leaseMs: 1}", "leaseMs"},
+      {"daemon: {nvme: {enabled: true, disks: []}}", "disks"},
+      {"daemon: {nvme: {enabled: true, disks: [{hostPath: /a}]}}", "size"},
       {"operator: {tls: {mode: existingSecret}}", "name it in operator.tls.existingSecret"},
       {"operator: {tls: {mode: certManager}}", "operator.tls.issuerRef"},
       {"operator: {enabled: false}", "nobody tells the daemons whose tokens count"},
@@ -212,10 +217,20 @@ TEST_F(ChartTest, NobodyIsGivenMoreThanIsSaid) {
   EXPECT_EQ(with_rules, 2u) << "the ClusterRole and the Role of that file";
 }
 
+TEST_F(ChartTest, WhoDoesNotWantPodsToBeListedSaysSoAndTheyAreNot) {
+  for (const auto& [values, listed] : {std::pair("{}", true), std::pair("operator: {watchPods: false}", false)}) {
+    const CommandResult made = Template(values);
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+    EXPECT_EQ(absl::StrContains(made.out, "resources: [pods]"), listed);
+    EXPECT_EQ(absl::StrContains(made.out, "- --no-watch-pods"), !listed);
+  }
+}
+
 // With the operator, which is the default, and without it; with a tier on disk and without.
 TEST_F(ChartTest, KvartaldTakesTheConfigurationOfTheChart) {
-  const std::string nvme = "  nvme: {enabled: true, size: 64Mi, io: pool}\n";
-  const std::string encrypted = "  nvme: {enabled: true, size: 64Mi, keySecret: of-nvme}\n";
+  const std::string nvme =
+      "  nvme: {enabled: true, io: pool, disks: [{hostPath: /a, size: 64Mi}, {hostPath: /b, size: 1Gi}]}\n";
+  const std::string encrypted = "  nvme: {enabled: true, keySecret: of-nvme, disks: [{hostPath: /a, size: 64Mi}]}\n";
   for (const std::string& values :
        {std::string("daemon:\n  logLevel: info\n"), "daemon:\n" + nvme, kStatic, kStatic + nvme, kStatic + encrypted}) {
     const bool is_static = values.starts_with(kStatic);
@@ -251,6 +266,18 @@ TEST_F(ChartTest, KvartaldTakesTheConfigurationOfTheChart) {
     const CommandResult checked = RunCommand({"kvartald", "--check-config", "--config", folder + "/kvartald.yaml"});
     ::unsetenv("KVARTAL_NODE");
     EXPECT_EQ(checked.exit_code, 0) << checked.err << config;
+  }
+}
+
+TEST_F(ChartTest, EveryDiskOfTheConfigurationIsAFolderOfTheNode) {
+  const CommandResult made = Template(
+      "daemon: {nvme: {enabled: true, disks: [{hostPath: /mnt/a, size: 2Ti}, {hostPath: /mnt/b, size: 1Ti}]}}");
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  for (const auto& [mount, folder] :
+       {std::pair("/var/lib/kvartal/nvme/0", "/mnt/a"), {"/var/lib/kvartal/nvme/1", "/mnt/b"}}) {
+    EXPECT_THAT(made.out, HasSubstr(absl::StrCat("path: ", mount, "/cache.dat"))) << "in the configuration";
+    EXPECT_THAT(made.out, HasSubstr(absl::StrCat("mountPath: ", mount, "}"))) << "in the pod";
+    EXPECT_THAT(made.out, HasSubstr(absl::StrCat("hostPath: {path: ", folder, ","))) << "on the node";
   }
 }
 

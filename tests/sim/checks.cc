@@ -166,7 +166,7 @@ void Simulation::CheckNvmeGuarantee(Life* life, const engine::TenantStats& stats
   const engine::TenantTierStats& now = stats.tiers[at];
   const uint64_t refused = now.refusal(policy::Refusal::kCapacity).count;
   const bool refused_now = std::exchange(life->nvme_refused, refused) < refused;
-  if (!refused_now || plan_.disk_lies()) return;
+  if (!refused_now || plan_.disk_lies() || node_.absent_disks() > 0) return;
   const uint64_t missed = NvmeBytesMissed();
   const uint64_t most = std::max(now.charged_bytes, life->charged_bytes[at]);
   coverage_.Note(Situation::kNvmeRefused);
@@ -228,26 +228,26 @@ Simulation::NvmeDrops Simulation::NvmeDropsOf(const engine::EngineStats& stats) 
   return drops;
 }
 
-uint32_t Simulation::NonceOnNvme(SlotId slot) {
-  return NonceAt(node_.file()->bytes().data() + slot.value() * size_t{kSlotAlignBytes} + kNvmeHeaderBytes);
-}
+uint32_t Simulation::NonceOnNvme(SlotId slot) { return NonceAt(node_.BytesAt(slot).data() + kNvmeHeaderBytes); }
 
 // No page of the disk has in the clear what was stored since its tenant's policy asked for encryption.
 void Simulation::CheckSecrets() {
   if (!plan_.encrypts) return;
-  const std::span<const std::byte> disk = node_.file()->bytes();
-  for (size_t at = 0; at < disk.size(); at += kSlotAlignBytes) {
-    const uint32_t nonce = NonceAt(disk.data() + at);
-    if (model_.IsSecret(nonce))
+  for (const auto& disk : node_.disks()) {
+    const std::span<const std::byte> bytes = disk->bytes();
+    for (size_t at = 0; at < bytes.size(); at += kSlotAlignBytes) {
+      const uint32_t nonce = NonceAt(bytes.data() + at);
+      if (!model_.IsSecret(nonce)) continue;
       return Wrong(absl::StrCat(model_.NameOf(model_.version(nonce).block),
                                 " has to be encrypted, and is on the disk in the clear"));
+    }
   }
 }
 
 // A header of a lost catalog that is too old goes without a record, and its place may be another block's by now.
 bool Simulation::IsAnothersByNow(SlotId slot, uint32_t nonce) {
   const uint32_t there = NonceOnNvme(slot);
-  return catalog_lost_ && there != 0 && there != nonce;
+  return past_back_ && there != 0 && there != nonce;
 }
 
 // Over age, it is not given up before it is zeroed. Durable, it goes for a reason that was promised.
@@ -260,7 +260,9 @@ void Simulation::OnCatalogDelete(SlotId slot) {
     const BlockRef& ref = model_.version(it->second).block;
     const Life& life = model_.life(ref.life);
     const bool crowds = !node_.recovered() && (!life.id.valid() || MayBeCrowdedOut(life));
-    if (!crowds && !model_.MayBeForgotten(it->second, reason, Now(), latest_date_ms_))
+    // A disk that is back brought it, too.
+    const bool twice = !node_.recovered() && !reason.has_value() && past_back_ && plan_.disks > 1;
+    if (!crowds && !twice && !model_.MayBeForgotten(it->second, reason, Now(), latest_date_ms_))
       Wrong(absl::StrCat(model_.NameOf(ref), " is durable, and its record is deleted (", why, ")"));
     const bool over_age = model_.IsOverAge(it->second, Now());
     if (over_age && node_.recovered() && !plan_.disk_lies() && !plan_.power_cuts) CheckZeroed(ref, slot, why);
@@ -270,8 +272,7 @@ void Simulation::OnCatalogDelete(SlotId slot) {
 
 void Simulation::CheckZeroed(const BlockRef& ref, SlotId slot, const std::string& why) {
   coverage_.Note(Situation::kErasedOnDisk);
-  const auto disk = node_.file()->bytes().subspan(uint64_t{slot.value()} * kSlotAlignBytes,
-                                                  plan_.layouts[ref.space].SlotBytes() + kNvmeHeaderBytes);
+  const auto disk = node_.BytesAt(slot).first(plan_.layouts[ref.space].SlotBytes() + kNvmeHeaderBytes);
   if (std::any_of(disk.begin(), disk.end(), [](std::byte byte) { return byte != std::byte{0}; }))
     Wrong(absl::StrCat(model_.NameOf(ref), " is deleted for its age (", why, "), and can be read on disk"));
 }

@@ -35,12 +35,13 @@ void Simulation::DoReserve() {
 }
 
 void Simulation::Reserve(uint32_t index, uint32_t space, const Chain& chain, GroupId group, uint32_t shard,
-                         uint32_t parent) {
+                         uint32_t parent, uint32_t deadline_ms) {
   Life& life = model_.life(index);
   Say("reserve ", life.rules.uid, "/s", space, " [", chain.first, " +", chain.count, "] group ", group.value(),
       " shard ", shard, parent == kNoParent ? "" : absl::StrCat(" under ", parent));
   const std::vector<BlockKey> keys = KeysOf(chain);
-  engine::ReserveRequest request{.group = group, .ns = life.ns[space], .shard = shard, .keys = keys};
+  engine::ReserveRequest request{
+      .group = group, .ns = life.ns[space], .shard = shard, .keys = keys, .deadline_ms = deadline_ms};
   if (random_.Chance(60)) request.request = life.last_request;
   if (parent != kNoParent) {
     request.parent = &KeyOf(parent);

@@ -61,6 +61,14 @@ enum class Situation : uint8_t {
   kMismatch,  // a read found other bytes than it must
   kQueueFull,
   kCatalogFull,
+  // --- one of several disks
+  kHungWhileDemoting,  // it hangs with blocks on their way to it, and another is sound
+  kStoredBesideHung,
+  kLoadedBesideHung,
+  kDiskAbsent,  // at a start
+  kDiskBack,    // at a later one, as it went
+  kDiskReplaced,
+  kDroppedWhileAway,  // a tenant, while a disk was absent
   // --- restarts
   kCrash,
   kPowerCut,
@@ -82,7 +90,7 @@ enum class Situation : uint8_t {
   kClearCopyGoes,  // it was written before its policy asked for that
   kKeyGone,        // and its block with it
 };
-inline constexpr size_t kSituations = 64;
+inline constexpr size_t kSituations = 71;
 
 class Coverage {
  public:

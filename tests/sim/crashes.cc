@@ -1,5 +1,6 @@
 // Crashes, what they find, and what must be there after them.
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "tests/sim/say.h"
@@ -35,27 +36,55 @@ void Simulation::DoCrash() {
   std::vector<Model::DurablePin> pins;
   if (rests_first && !catalog_failed_) pins = model_.DurablePins();
   const int64_t crash_ms = Now();
+  CrashNode(kind);
+  // Of several copies the one that is found may be of before the pin.
+  const bool copies = plan_.disks > 1 && past_back_;
+  Boot();
+  if (Now() < crash_ms) coverage_.Note(Situation::kClockSetBack);
+  if (Now() > crash_ms + kDownMsMax) coverage_.Note(Situation::kClockSetForward);
+  std::vector<BlockRef> kept;
+  for (const Model::DurablePin& pin : pins) {
+    if (node_.IsPresent(pin.slot) && model_.MustBeKept(pin, Now(), latest_date_ms_)) kept.push_back(pin.block);
+  }
+  if (node_.recovered() && !findings_.any() && !copies) CheckPins(kept);
+}
+
+void Simulation::CrashNode(Node::CrashKind kind) {
   lost_.clear();
   leases_.clear();
   unfinished_.clear();
   finished_.clear();
   reserves_.clear();
   loads_ = 0;
-  node_.Crash(kind, &random_);
-  // The last date is lost with the catalog: nothing would tell that the clock was set back.
-  if (kind == Node::CrashKind::kLosesCatalog) node_.SkewWall(kSkewMsMax);
-  catalog_lost_ = catalog_lost_ || kind == Node::CrashKind::kLosesCatalog;
+  // What it was told of when it started is before all that is loaded.
+  if (node_.recovered() && !catalog_failed_) informed_ |= node_.present();
+  latest_date_ms_ = std::max(latest_date_ms_, Now());
+  const tier::DiskSet lost = node_.Crash(kind, &random_);
+  const Node::DisksChanged changed = node_.ChangeDisks(&random_);
+  // The last date may be lost with a disk or its catalog: nothing would tell that the clock was set back.
+  if (kind == Node::CrashKind::kLosesCatalog || node_.absent_disks() > 0 || changed.replaced != tier::kNoDisk)
+    node_.SkewWall(kSkewMsMax);
+  past_back_ = past_back_ || lost != tier::kNoDisk || changed.back != tier::kNoDisk;
   node_.AdvanceMs(static_cast<int64_t>(random_.Below(random_.Chance(80) ? 2'000 : kDownMsMax)));
-  latest_date_ms_ = std::max(latest_date_ms_, crash_ms);
-  model_.Crash(kind == Node::CrashKind::kPowerCut, kind == Node::CrashKind::kLosesCatalog);
-  Boot();
-  if (Now() < crash_ms) coverage_.Note(Situation::kClockSetBack);
-  if (Now() > crash_ms + kDownMsMax) coverage_.Note(Situation::kClockSetForward);
-  std::vector<BlockRef> kept;
-  for (const Model::DurablePin& pin : pins) {
-    if (model_.MustBeKept(pin, Now(), latest_date_ms_)) kept.push_back(pin.block);
+  informed_ &= ~(lost | changed.replaced);
+  const bool forgets_deletions = plan_.nvme_bytes > 0 && (informed_ & node_.present()) == tier::kNoDisk;
+  if (forgets_deletions) informed_ = tier::kAllDisks;
+  model_.Crash(kind == Node::CrashKind::kPowerCut, lost != tier::kNoDisk, forgets_deletions);
+  NoteDisks(changed);
+}
+
+void Simulation::NoteDisks(const Node::DisksChanged& changed) {
+  const std::pair<tier::DiskSet, Situation> changes[] = {{changed.left, Situation::kDiskAbsent},
+                                                         {changed.back, Situation::kDiskBack},
+                                                         {changed.replaced, Situation::kDiskReplaced}};
+  for (const auto& [disks, situation] : changes) coverage_.Note(situation, static_cast<uint64_t>(std::popcount(disks)));
+  if (changed.replaced != tier::kNoDisk) {
+    model_.ForgetPromises(
+        [&](SlotId slot) { return (changed.replaced & tier::SetOfDisk(node_.DiskOf(slot))) != tier::kNoDisk; });
   }
-  if (node_.recovered() && !findings_.any()) CheckPins(kept);
+  if ((changed.left | changed.back | changed.replaced) == tier::kNoDisk) return;
+  Say("  of ", plan_.disks, " disks gone ", changed.left, ", back ", changed.back, ", replaced ", changed.replaced,
+      "; there are ", node_.present());
 }
 
 // What each tenant stores last, and may pin for longer than the node is down.
@@ -123,7 +152,7 @@ void Simulation::ComeToRest() {
   EndTrouble();
   for (uint32_t round = 0; round < kRestRounds && !findings_.any(); ++round) {
     node_.CompleteAll();
-    if (node_.file() != nullptr) node_.file()->FailLost();
+    node_.FailLost();
     Tick();
   }
   if (!findings_.any()) node_.CompleteAll();
@@ -175,13 +204,13 @@ void Simulation::Boot() {
   if (random_.Chance(60) || model_.boots() == 1) {
     for (int round = 0; round < kRecoveryRoundsMax && !node_.recovered(); ++round) {
       node_.CompleteAll();
-      if (node_.file() != nullptr) node_.file()->FailLost();
+      node_.FailLost();
     }
     if (!node_.recovered()) Wrong("recovery never ended");
     if (!findings_.any()) CheckSurvivors(durable);
   }
   // The headers that were to tell of it are not all read.
-  if (!node_.recovered() && catalog_lost_ && random_.Chance(60)) crash_at_ = event_ + random_.Between(1, 100);
+  if (!node_.recovered() && past_back_ && random_.Chance(60)) crash_at_ = event_ + random_.Between(1, 100);
   for (const uint32_t index : current_) {
     Life& life = model_.life(index);
     life.quota_lowered = false;
@@ -204,16 +233,17 @@ bool Simulation::MayBeCrowdedOut(const Life& life) {
   return own.peak_bytes + block_bytes > own.limit_bytes || peak_bytes + block_bytes > stats.capacity_bytes[nvme];
 }
 
-// Once a boot. Headers say what was there once, too: which of several copies of a block is found nobody can say before.
+// Once a boot. Headers say what was there once, too, as does a disk that was away: which of several copies of a block
+// is found nobody can say before.
 void Simulation::NoteRecovered() {
   if (!node_.recovered() || std::exchange(recovery_noted_, true)) return;
-  if (std::exchange(catalog_lost_, false)) model_.ForgetPromises();
+  if (std::exchange(past_back_, false)) model_.ForgetPromises();
 }
 
 void Simulation::CheckSurvivors(const std::map<SlotId, uint32_t>& durable) {
   std::vector<uint32_t> promised;
   for (const auto& [slot, nonce] : durable) {
-    if (model_.MustHaveSurvived(nonce, Now(), latest_date_ms_)) promised.push_back(nonce);
+    if (node_.IsPresent(slot) && model_.MustHaveSurvived(nonce, Now(), latest_date_ms_)) promised.push_back(nonce);
   }
   Say("recovered; ", promised.size(), " durable blocks must be there");
   for (size_t i = 0; i < kSurvivorsChecked && !promised.empty() && !findings_.any(); ++i) {
@@ -231,7 +261,7 @@ void Simulation::CheckSurvivor(uint32_t nonce) {
   const std::vector<BlockKey> keys = {KeyOf(ref.number)};
   node_.engine().Lookup(model_.life(ref.life).ns[ref.space], keys, 0, 0, &places);
   // An older copy, found first, may be over age.
-  const bool may_be_hidden = catalog_lost_ && model_.life(ref.life).shortest_age_ms > 0;
+  const bool may_be_hidden = past_back_ && model_.life(ref.life).shortest_age_ms > 0;
   if (places.empty() && (may_be_hidden || MayBeCrowdedOut(model_.life(ref.life)))) return;
   if (places.empty()) return Wrong(absl::StrCat(model_.NameOf(ref), " was durable, and is gone after a crash"));
   coverage_.Note(Situation::kSurvived);
@@ -240,7 +270,10 @@ void Simulation::CheckSurvivor(uint32_t nonce) {
   block.used_ms = block.access_ms = Now();
   leases_.push_back({ref.life, ref.space, {TakeHold(ref, places[0], places[0].tier == TierKind::kDram, true)}, Now()});
   // Read it, too: what it says is checked when it comes.
-  durable_read_ = !plan_.disk_lies() && !plan_.power_cuts && !catalog_lost_ && !model_.life(ref.life).scribbles;
+  // Where a disk went there may be two salts of its tenant, of which one counts.
+  const bool two_salts = plan_.encrypts && plan_.disks > 1;
+  durable_read_ =
+      !plan_.disk_lies() && !plan_.power_cuts && !past_back_ && !two_salts && !model_.life(ref.life).scribbles;
   if (random_.Chance(50)) Load(leases_.back(), 1);
   node_.CompleteAll();
   durable_read_ = false;

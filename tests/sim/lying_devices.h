@@ -92,6 +92,8 @@ class LyingFile : public device::BlockFile {
   size_t Pending() const override { return honest_->Pending(); }
   size_t Overdue() const override { return honest_->Overdue(); }
   bool Withdraw(DomainId owner, uint64_t offset) override { return honest_->Withdraw(owner, offset); }
+  void Hasten(DomainId owner, uint64_t offset) override { honest_->Hasten(owner, offset); }
+  void SetWeight(DomainId owner, uint32_t weight) override { honest_->SetWeight(owner, weight); }
 
  private:
   testing::FakeBlockFile* const honest_;

@@ -433,7 +433,7 @@ bool Model::MayBeForgotten(uint32_t nonce, std::optional<policy::DropReason> rea
   }
 }
 
-void Model::Crash(bool power_cut, bool loses_catalog) {
+void Model::Crash(bool power_cut, bool loses_catalog, bool forgets_deletions) {
   if (power_cut) {
     std::erase_if(durable_, [this](const auto& item) {
       const auto synced = durable_synced_.find(item.first);
@@ -457,8 +457,7 @@ void Model::Crash(bool power_cut, bool loses_catalog) {
     Life& life = lives_[index];
     life.dropping = life.was_removed = life.all_open = false;
     MoveOn(index, TenantId::None());
-    // Tombstones were in it.
-    if (loses_catalog) life.dead_below = 0;
+    if (forgets_deletions) life.dead_below = 0;
     for (auto& space : life.spaces) {
       for (Life::Block& block : space) {
         block.nonce = block.leases = block.holds = block.uses = 0;

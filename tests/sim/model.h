@@ -11,6 +11,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "daemon/block/block_key.h"
 #include "daemon/engine/cache_engine.h"
 #include "daemon/policy/drop_reason.h"
@@ -198,16 +199,23 @@ class Model {
   // Of all that was durable; of that life.
   void ForgetPromises() { durable_.clear(); }
   void ForgetPromises(uint32_t life);
+  void ForgetPromises(absl::FunctionRef<bool(SlotId)> of) {
+    const auto gone = [&](const auto& item) { return of(item.first); };
+    std::erase_if(durable_, gone);
+    std::erase_if(durable_synced_, gone);
+  }
   // May a block that is durable lose its record? `reason`: what the engine says; nullopt: it counted none.
   bool MayBeForgotten(uint32_t nonce, std::optional<policy::DropReason> reason, int64_t now_ms, int64_t latest_ms);
   void Synced() { durable_synced_ = durable_; }
-  void Crash(bool power_cut, bool loses_catalog);
+  // `loses_catalog`: of some disk. `forgets_deletions`: of every disk that will be there.
+  void Crash(bool power_cut, bool loses_catalog, bool forgets_deletions);
   const std::map<SlotId, uint32_t>& durable() const { return durable_; }
   // Pins that were persisted, for all one can know, and whether one of them still has to be kept.
   struct DurablePin {
     BlockRef block;
     uint32_t nonce = 0;
     int64_t until_ms = 0;
+    SlotId slot;
   };
   std::vector<DurablePin> DurablePins();
   // `latest_ms`: the latest date there was. What was over age then may be erased half, though the clock was set back.

@@ -48,7 +48,7 @@ std::vector<Model::DurablePin> Model::DurablePins() {
                          life.rules.max_entries != policy::kNoLimit || !PinsAreOnNvme(life);
     if (may_end || life.spaces.empty() || MayBeUnreadable(nonce)) continue;
     const Life::Block& block = at(ref);
-    if (block.nonce == nonce && block.maybe) pins.push_back({ref, nonce, block.pinned_until_ms});
+    if (block.nonce == nonce && block.maybe) pins.push_back({ref, nonce, block.pinned_until_ms, slot});
   }
   return pins;
 }

@@ -173,8 +173,9 @@ MUTATIONS = {
         (ENGINE + 'load_operation.cc', 'if (entry.state != BlockState::kCommitted || entry.erasing) return true;',
          'if (!entry.resident(TierKind::kDram) && !entry.resident(TierKind::kNvme)) return true;')],
     'gives-up-what-was-stored-anew-before-its-record-came': [
-        (ENGINE + 'recovery.cc', 'if (id.valid() && state_.index.at(id).resident(TierKind::kNvme)) return false;',
-         'if (id.valid() && state_.index.at(id).state != BlockState::kGone) return false;')],
+        (ENGINE + 'recovery.cc', '  const bool stored_anew = id.valid()',
+         '  if (id.valid() && state_.index.at(id).state != BlockState::kGone) return false;\n'
+         '  const bool stored_anew = id.valid()')],
     'gives-up-what-is-stored-anew-on-a-disk-that-is-offline': [
         (ENGINE + 'store_path.cc',
          'const bool kept = entry.resident(TierKind::kNvme) && !state_.Expired(id, TierKind::kNvme, now_tick);',

@@ -82,9 +82,9 @@ void Simulation::DrainUnderHolds() {
   const Lease& lease = random_.Pick(leases_);
   const Life& life = model_.life(lease.life);
   const uint32_t index = lease.life;
-  const auto stats = [&] { return StatsOf(node_.engine().stats(), life.id); };
+  const auto nvme_bytes = [&] { return StatsOf(node_.engine().stats(), life.id)->tiers[nvme].charged_bytes; };
   if (!life.in_policy || life.dropping || life.scribbles || !node_.recovered() || catalog_failed_) return;
-  const uint64_t charged = stats()->tiers[nvme].charged_bytes;
+  const uint64_t charged = nvme_bytes();
   if (charged == 0) return;
   policy::TenantRules rules = life.rules;
   rules.tier(TierKind::kNvme).limit_bytes = charged / 4;
@@ -95,7 +95,7 @@ void Simulation::DrainUnderHolds() {
     Tick();
   }
   if (findings_.any() || !life.in_policy) return;
-  const uint64_t left = stats()->tiers[nvme].charged_bytes;
+  const uint64_t left = nvme_bytes();
   if (left > charged / 4)
     Wrong(absl::StrCat(life.rules.uid, " holds ", left, " bytes of nvme long after its limit was lowered to ",
                        charged / 4));

@@ -63,11 +63,13 @@ void AddEncryption(Plan* plan) {
   plan->keys_go = plan->encrypts && random.Chance(40);
 }
 
-// The same bytes on several disks, the last one the largest. Drawn apart: the rest of a plan stays as it is.
+// Several disks, the last one the largest; mostly one alone of them is sick. Drawn apart, as above.
 void SplitDisk(Plan* plan) {
   Random random(plan->seed ^ 0xd15c5);
   if (plan->nvme_bytes == 0 || plan->large_blocks || plan->planted != Planted::kNothing || !random.Chance(40)) return;
-  plan->disks = static_cast<uint32_t>(std::clamp<uint64_t>(plan->nvme_bytes / kDiskBytesMin, 1, 3));
+  plan->disks = static_cast<uint32_t>(random.Between(2, 3));
+  plan->nvme_bytes = std::max(plan->nvme_bytes, plan->disks * kDiskBytesMin);
+  if (random.Chance(70)) plan->faulty_disks = tier::SetOfDisk(random.Below(plan->disks));
 }
 
 // What a lying device needs to be found out at all.
@@ -172,8 +174,10 @@ std::string Describe(const Plan& plan) {
   for (const ModelLayout& layout : plan.layouts)
     absl::StrAppend(&out, " ", layout.shard_count, "x", layout.shard_bytes);
   absl::StrAppend(&out, ", speeds ", plan.memory_speed, "/", plan.disk_speed, "/", plan.catalog_speed,
-                  plan.disk_lies() ? ", the disk fails" : "", plan.power_cuts ? ", power cuts" : "",
-                  plan.loses_catalog ? ", the catalog is lost" : "",
+                  !plan.disk_lies()                      ? ""
+                  : plan.faulty_disks == tier::kAllDisks ? ", the disk fails"
+                                                         : ", one disk fails",
+                  plan.power_cuts ? ", power cuts" : "", plan.loses_catalog ? ", the catalog is lost" : "",
                   plan.keys_go    ? ", encrypted, and keys go"
                   : plan.encrypts ? ", encrypted"
                                   : "",

@@ -9,6 +9,7 @@
 
 #include "daemon/block/model_layout.h"
 #include "daemon/policy/policy_table.h"
+#include "daemon/tier/disk_set.h"
 #include "tests/sim/random.h"
 #include "tests/support/fake_block_file.h"
 
@@ -76,6 +77,7 @@ struct Plan {
   bool large_blocks = false;         // two tenants, and two sizes that each can fill the disk
   std::array<uint32_t, kEventKinds> weights{};
   testing::DiskFaultRates disk_faults;
+  tier::DiskSet faulty_disks = tier::kAllDisks;  // that have those
   bool reorder = false;
   bool power_cuts = false;     // a crash may also lose what was not synced
   bool loses_catalog = false;  // a crash may also cost the catalog
@@ -94,6 +96,11 @@ struct Plan {
     return disk_faults.io_error + disk_faults.short_transfer + disk_faults.torn_write + disk_faults.bit_flip +
                disk_faults.never_completes + disk_faults.no_space >
            0;
+  }
+  bool disk_lies(uint32_t disk) const { return disk_lies() && (faulty_disks & tier::SetOfDisk(disk)) != 0; }
+  tier::DiskSet all_disks() const { return tier::SetOfDisk(disks) - 1; }
+  uint64_t disk_bytes(uint32_t disk) const {
+    return disk + 1 < disks ? kDiskBytesMin : nvme_bytes - (disks - 1) * kDiskBytesMin;
   }
 };
 

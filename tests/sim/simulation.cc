@@ -1,5 +1,6 @@
 #include "tests/sim/simulation.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -130,7 +131,7 @@ bool Simulation::OpenNamespace(Life* life, uint32_t space) {
   return true;
 }
 
-Simulation::Chain Simulation::AnyChain() {
+Chain Simulation::AnyChain() {
   Chain chain;
   if (random_.Chance(85)) {
     // Some are asked for more than others.
@@ -178,7 +179,7 @@ bool Simulation::ReadsMayFail(uint32_t life) {
 
 void Simulation::OnDurable(GroupId, ReservationId reservation) {
   coverage_.Note(Situation::kDurable);
-  const auto slot = node_.watched_catalog()->recorded();
+  const auto slot = node_.recorded();
   if (slot.has_value()) {
     const uint32_t in_the_clear = NonceOnNvme(*slot);
     if (plan_.encrypts && in_the_clear == 0) coverage_.Note(Situation::kEncrypted);
@@ -201,7 +202,11 @@ void Simulation::OnDeletion(const engine::DeletionReceipt& receipt, absl::AnyInv
   // A block counts with its last copy, which a removal may have taken.
   if (receipt.blocks + receipt.bytes() == 0 && receipt.reason == policy::DropReason::kMaxAge)
     Wrong("a receipt for nothing");
-  if (receipt.unerased_blocks > 0 && !plan_.disk_lies()) Wrong("the disk is sound, and did not take zeros");
+  // Nobody knows what lies on a disk that is absent.
+  const uint64_t unerased = receipt.unerased_blocks - std::min<uint64_t>(receipt.unerased_blocks, node_.absent_disks());
+  if (unerased > 0 && !plan_.disk_lies()) Wrong("the disk is sound, and did not take zeros");
+  if (receipt.reason == policy::DropReason::kRemoved && receipt.unerased_blocks < node_.absent_disks())
+    Wrong("a removal is certified, and a disk is absent");
   // What a crash cut short is of an earlier life of the name, whoever has it now.
   if (receipt.reason != policy::DropReason::kRemoved || receipt.resumed) return;
   for (const uint32_t index : current_) {
@@ -210,7 +215,8 @@ void Simulation::OnDeletion(const engine::DeletionReceipt& receipt, absl::AnyInv
     Say("  ", life.rules.uid, " was removed, and is erased: ", receipt.blocks, " blocks");
     coverage_.Note(Situation::kRemovedErased);
     model_.StartDrop(index);
-    model_.EndDrop(index, model_.next_nonce(), receipt.unerased_blocks == 0 && !catalog_failed_);
+    model_.EndDrop(index, model_.next_nonce(), unerased == 0 && !catalog_failed_);
+    if (unerased == 0 && !catalog_failed_) NoteInformed();
   }
 }
 

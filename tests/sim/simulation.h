@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "tests/sim/coverage.h"
 #include "tests/sim/event_log.h"
 #include "tests/sim/model.h"
@@ -30,6 +31,12 @@ inline const engine::TenantStats* StatsOf(const engine::EngineStats& stats, Tena
   }
   return nullptr;
 }
+
+// Blocks of a namespace, one after another.
+struct Chain {
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
 
 class Simulation : private engine::EngineObserver {
  public:
@@ -66,10 +73,6 @@ class Simulation : private engine::EngineObserver {
     ReservationId reservation;
     uint32_t shard = 0;
   };
-  struct Chain {
-    uint32_t first = 0;
-    uint32_t count = 0;
-  };
   struct Lost {
     BlockRef block;
     uint32_t count = 0;  // from there to the end of what was loaded
@@ -84,7 +87,8 @@ class Simulation : private engine::EngineObserver {
 
   // --- what clients do (clients.cc, readers.cc)
   void DoReserve();
-  void Reserve(uint32_t life, uint32_t space, const Chain& chain, GroupId group, uint32_t shard, uint32_t parent);
+  void Reserve(uint32_t life, uint32_t space, const Chain& chain, GroupId group, uint32_t shard, uint32_t parent,
+               uint32_t deadline_ms = 0);
   std::map<uint64_t, Waiting>::iterator EndReserve(std::map<uint64_t, Waiting>::iterator reserve);
   void OnReserved(uint32_t life, uint32_t space, const Chain& chain, GroupId group, uint32_t shard, bool at_once,
                   int64_t asked_ms, const std::vector<engine::ReservedBlock>& blocks);
@@ -124,7 +128,7 @@ class Simulation : private engine::EngineObserver {
   void CommitWrongly();
   void Scribble();
   void AskTooMuch();
-  // --- what happens to the node (world.cc, crashes.cc)
+  // --- what happens to the node (world.cc, crashes.cc, nvme_claims.cc, hung_disk.cc)
   void DoAdvance();
   void Tick();
   void DoPolicy();
@@ -133,11 +137,15 @@ class Simulation : private engine::EngineObserver {
   void DoDrop();
   void OnDropped(uint32_t life, uint32_t nonces_below, const absl::StatusOr<uint64_t>& bytes);
   void DoTrouble();
+  void TroubleDisk(Disk* disk);
+  void TroubleCatalog(Disk* disk);
   void EndTrouble();
   void TurnKeys();
   void DoCrash();
   void PinBeforeCrash();
   void NoteCrash(Node::CrashKind kind);
+  void CrashNode(Node::CrashKind kind);
+  void NoteDisks(const Node::DisksChanged& changed);
   void NoteBoot();
   void ComeToRest();
   void CheckPins(const std::vector<BlockRef>& pins);
@@ -152,6 +160,15 @@ class Simulation : private engine::EngineObserver {
   void CheckMemoryAtRest();
   void ClaimNvmeGuarantee();
   void DrainUnderHolds();
+  void HangOneDisk();
+  bool Rest(uint32_t life);
+  Disk* HangUnder(uint32_t life, uint32_t space);
+  void GoOnBeside(uint32_t life, uint32_t space, const Disk& hung);
+  bool StoreBeside(uint32_t life, uint32_t space, uint32_t number, const Disk& hung);
+  void LoadBeside(uint32_t life, uint32_t space);
+  bool IsAnswered(absl::FunctionRef<bool()> answered);
+  std::vector<uint32_t> FindIn(uint32_t life, uint32_t space, TierKind tier);
+  void NoteInformed();
   void CheckRemoved(const engine::EngineStats& stats);
   void EndSessions(uint32_t life);
 
@@ -243,11 +260,14 @@ class Simulation : private engine::EngineObserver {
   NvmeDrops nvme_drops_{};                          // then, or when a record went since
   bool durable_read_ = false;                       // what is read now was durable on a sound disk
   int64_t latest_date_ms_ = 0;                      // at any crash so far
-  bool catalog_lost_ = false;                       // at a crash, and no recovery has come to its end since
-  bool recovery_noted_ = false;                     // in this boot
-  bool catalog_failed_ = false;                     // it was told to, in this boot
-  bool in_trouble_ = false;                         // devices are held
-  std::set<uint32_t> keys_ = {1};                   // of the node, by their numbers
+  // A catalog was lost at a crash, or a disk that was away is back, and no recovery has come to its end since: of
+  // several copies of a block any may be found.
+  bool past_back_ = false;
+  tier::DiskSet informed_ = tier::kAllDisks;  // their catalogs have every deletion that was reported
+  bool recovery_noted_ = false;               // in this boot
+  bool catalog_failed_ = false;               // it was told to, in this boot
+  bool in_trouble_ = false;                   // devices are held
+  std::set<uint32_t> keys_ = {1};             // of the node, by their numbers
 };
 
 }  // namespace kvartal::sim

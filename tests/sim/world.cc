@@ -164,16 +164,24 @@ void Simulation::OnDropped(uint32_t index, uint32_t nonces_below, const absl::St
   // It came back while it was being erased already.
   const bool twice = absl::IsAlreadyExists(bytes.status()) && model_.life(index).was_removed;
   const bool apart = absl::IsUnavailable(bytes.status());
-  if (!bytes.ok() && !twice && !apart && !plan_.disk_lies() && !catalog_failed_)
+  // Nobody knows what lies on a disk that is absent. It is condemned all the same, for when the disk is back.
+  const bool unseen = absl::IsDataLoss(bytes.status()) && node_.absent_disks() > 0;
+  if (!bytes.ok() && !twice && !apart && !unseen && !plan_.disk_lies() && !catalog_failed_)
     Wrong("a drop failed though nothing is wrong");
+  if (bytes.ok() && node_.absent_disks() > 0) Wrong("a drop is certified, and a disk is absent");
   if (bytes.ok() && (last_receipt_.tenant != model_.life(index).name || last_receipt_.bytes() != *bytes ||
                      last_receipt_.unerased_blocks > 0))
     Wrong("the receipt of a drop tells something else");
-  model_.EndDrop(index, nonces_below, bytes.ok());
+  model_.EndDrop(index, nonces_below, bytes.ok() || unseen);
+  if (bytes.ok() || unseen) NoteInformed();
   coverage_.Note(Situation::kDropped);
+  if (unseen) coverage_.Note(Situation::kDroppedWhileAway);
   // What a deletion promised is seen best when nothing but the promise is left.
   crash_next_ = bytes.ok() && plan_.weights[static_cast<size_t>(EventKind::kCrash)] > 0 && random_.Chance(30);
 }
+
+// Every disk that is there has its tombstone, and those before it.
+void Simulation::NoteInformed() { informed_ = catalog_failed_ ? informed_ & node_.present() : node_.present(); }
 
 // --- devices
 
@@ -201,27 +209,11 @@ void Simulation::DoTrouble() {
       Say("memory is refused");
       return node_.memory().FailNextPopulates(static_cast<int>(random_.Between(1, 3)));
     case 2:
-      if (node_.file() == nullptr) return;
-      in_trouble_ = true;
-      if (random_.Chance(50)) {
-        Say("the disk hangs");
-        return node_.file()->SetOverdue(1);
-      }
-      Say("the disk is held");
-      return node_.file()->Hold();
+      return TroubleDisk(node_.AnyDisk(&random_));
     case 3:
-      if (node_.catalog() == nullptr) return;
-      in_trouble_ = true;
-      if (random_.Chance(50)) {
-        Say("the catalog is held");
-        return node_.catalog()->Hold();
-      }
-      Say("the catalog is full");
-      coverage_.Note(Situation::kCatalogFull);
-      catalog_failed_ = true;
-      return node_.catalog()->FailWrites(absl::ResourceExhaustedError("no space left"));
+      return TroubleCatalog(node_.AnyDisk(&random_));
     case 4:
-      if (node_.catalog() == nullptr) return;
+      if (node_.disks().empty()) return;
       Say("the catalog is synced");
       model_.Synced();
       return node_.SyncCatalog();
@@ -236,15 +228,33 @@ void Simulation::DoTrouble() {
   }
 }
 
+void Simulation::TroubleDisk(Disk* disk) {
+  if (disk == nullptr) return;
+  in_trouble_ = true;
+  const bool hangs = random_.Chance(50);
+  Say("disk ", disk->place(), hangs ? " hangs" : " is held");
+  if (!hangs) return disk->Hold();
+  if (plan_.disks == 1) return disk->Hang();
+  // It is found out while the engine is at work; some of them let go of nothing.
+  disk->Hang(static_cast<uint32_t>(random_.Below(kQuestionsMax)));
+  if (random_.Chance(50)) disk->Hold();
+}
+
+void Simulation::TroubleCatalog(Disk* disk) {
+  if (disk == nullptr) return;
+  in_trouble_ = true;
+  const bool held = random_.Chance(50);
+  Say("the catalog of disk ", disk->place(), held ? " is held" : " is full");
+  if (held) return disk->HoldCatalog();
+  coverage_.Note(Situation::kCatalogFull);
+  catalog_failed_ = true;
+  disk->FailCatalogWrites();
+}
+
 void Simulation::EndTrouble() {
   in_trouble_ = false;
   node_.memory().Release();
-  if (node_.file() == nullptr) return;
-  node_.file()->Release();
-  node_.file()->SetOverdue(0);
-  node_.file()->FailLost();
-  node_.catalog()->Release();
-  node_.catalog()->FailWrites(absl::OkStatus());
+  node_.EndTrouble();
 }
 
 // --- rest
@@ -260,7 +270,7 @@ void Simulation::DoSettle() {
   }
   for (int round = 0; round < kSettleRoundsMax && !findings_.any(); ++round) {
     node_.CompleteAll();
-    if (node_.file() != nullptr) node_.file()->FailLost();
+    node_.FailLost();
     while (!leases_.empty()) ReleaseLease(0, leases_[0].blocks.size());
     Tick();
     if (round % 16 == 15 && UnderWay().empty()) break;
@@ -269,6 +279,7 @@ void Simulation::DoSettle() {
   if (const std::string left = UnderWay(); !left.empty()) return Wrong("what is under way never ends:" + left);
   CheckMemoryAtRest();
   if (plan_.large_blocks && random_.Chance(50)) ClaimNvmeGuarantee();
+  if (plan_.disks > 1 && random_.Chance(50)) HangOneDisk();
 }
 
 std::string Simulation::UnderWay() {
@@ -284,8 +295,9 @@ std::string Simulation::UnderWay() {
       {"writes", stats.writes_under_way},
       {"leases", stats.leased_blocks},
       {"memory", node_.memory().counts().pending},
-      // A guarantee is served once nothing is in its way, wherever the free bytes lie.
-      {"guarantees on nvme", !plan_.disk_lies() && stats.guarantee_waits[TierIndex(TierKind::kNvme)] ? 1 : 0},
+      // A guarantee is served once nothing is in its way, wherever the free bytes lie, if they are there.
+      {"guarantees on nvme",
+       !plan_.disk_lies() && node_.absent_disks() == 0 && stats.guarantee_waits[TierIndex(TierKind::kNvme)] ? 1 : 0},
       {"bytes being reclaimed", stats.reclaiming_bytes[TierIndex(TierKind::kDram)]},
   };
   std::string out;

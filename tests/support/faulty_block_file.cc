@@ -100,6 +100,7 @@ struct FaultyBlockFile::State : public std::enable_shared_from_this<FaultyBlockF
   std::vector<BlockIo> lost;
   size_t queue_max = kDiskQueueMax;
   size_t overdue = 0;
+  size_t overdue_after = 0;  // questions; 0: none is awaited
   bool fail_now = false;
   bool reorder = false;
   DiskFault next_fault = DiskFault::kNone;
@@ -222,7 +223,10 @@ absl::Status FaultyBlockFile::Sync() { return state_->fail_now ? IoError() : sta
 
 uint64_t FaultyBlockFile::size_bytes() const { return state_->file->size_bytes(); }
 bool FaultyBlockFile::direct_io() const { return state_->file->direct_io(); }
-size_t FaultyBlockFile::Overdue() const { return state_->overdue + state_->file->Overdue(); }
+size_t FaultyBlockFile::Overdue() const {
+  if (state_->overdue_after > 0 && --state_->overdue_after == 0) ++state_->overdue;
+  return state_->overdue + state_->file->Overdue();
+}
 size_t FaultyBlockFile::Pending() const {
   return state_->waiting.size() + state_->lost.size() + state_->file->Pending();
 }
@@ -253,8 +257,13 @@ void FaultyBlockFile::SetReorder(bool reorder, uint64_t seed) {
 
 void FaultyBlockFile::FailNow(bool fail) { state_->fail_now = fail; }
 void FaultyBlockFile::SetQueueMax(size_t count) { state_->queue_max = count == 0 ? kDiskQueueMax : count; }
-void FaultyBlockFile::SetOverdue(size_t count) { state_->overdue = count; }
+void FaultyBlockFile::SetOverdue(size_t count) {
+  state_->overdue = count;
+  state_->overdue_after = 0;
+}
+void FaultyBlockFile::SetOverdueAfter(size_t questions) { state_->overdue_after = questions; }
 uint64_t FaultyBlockFile::faults() const { return state_->faults; }
+size_t FaultyBlockFile::Lost() const { return state_->lost.size(); }
 
 void FaultyBlockFile::FailLost() {
   std::vector<BlockIo> lost = std::exchange(state_->lost, {});

@@ -64,8 +64,12 @@ class FaultyBlockFile : public device::BlockFile {
   void SetQueueMax(size_t count);
   // There is no clock here: the test says when what never completes has taken too long.
   void SetOverdue(size_t count);
+  // One is, once that has been asked so often.
+  void SetOverdueAfter(size_t questions);
   // Ends the transfers that never completed, with Unavailable.
   void FailLost();
+  // How many those are by now.
+  size_t Lost() const;
   // So far, of any kind.
   uint64_t faults() const;
 

@@ -16,10 +16,12 @@ dram:
   size: {{ $daemon.memory.size }}
 {{- if $daemon.nvme.enabled }}
 nvme:
-- path: /var/lib/kvartal/nvme/cache.dat
-  size: {{ $daemon.nvme.size }}
+{{- range $i, $disk := $daemon.nvme.disks }}
+- path: /var/lib/kvartal/nvme/{{ $i }}/cache.dat
+  size: {{ $disk.size }}
   io: {{ $daemon.nvme.io }}
   ioThreads: {{ $daemon.nvme.ioThreads }}
+{{- end }}
 {{- if $daemon.nvme.keySecret }}
 nvmeKeyFile: /etc/kvartal-nvme/nvme.keys
 {{- end }}

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <optional>
 #include <string>
 
 #include "tests/support/token_issuer.h"
@@ -26,9 +25,11 @@ class TokenAttestorTest : public ::testing::Test {
     return attestor;
   }
   static std::string Token(const std::string& pod) { return issuer_->Token("team", "vllm", pod, kNowMs + 3'600'000); }
-  static DenialReason Judge(const TokenAttestor& attestor, const std::string& pod,
-                            const std::optional<std::string>& peer_pod = "") {
-    return attestor.Judge(Token(pod), peer_pod, kNowMs).denial;
+  static DenialReason Judge(const TokenAttestor& attestor, const std::string& pod, const std::string& peer_pod = "") {
+    return attestor.Judge(Token(pod), {peer_pod}, kNowMs).denial;
+  }
+  static DenialReason JudgeSilent(const TokenAttestor& attestor, DenialReason silence) {
+    return attestor.Judge(Token("chat-0"), {.uid = "", .silence = silence}, kNowMs).denial;
   }
 
   static inline TokenIssuer* issuer_ = nullptr;
@@ -39,7 +40,8 @@ TEST_F(TokenAttestorTest, TheKernelsWordOnThePodCounts) {
   EXPECT_EQ(Judge(attestor, "chat-0", TokenIssuer::PodUid("chat-0")), DenialReason::kNone);
   EXPECT_EQ(Judge(attestor, "chat-0", TokenIssuer::PodUid("thief-0")), DenialReason::kForeignPod);
   EXPECT_EQ(Judge(attestor, "chat-0"), DenialReason::kNone) << "the daemon cannot see the peer's pid";
-  EXPECT_EQ(Judge(attestor, "chat-0", std::nullopt), DenialReason::kPodUnproven) << "it can, and the peer hides";
+  EXPECT_EQ(JudgeSilent(attestor, DenialReason::kPodUnproven), DenialReason::kPodUnproven) << "it can, and does not";
+  EXPECT_EQ(JudgeSilent(attestor, DenialReason::kPeerGone), DenialReason::kPeerGone) << "nobody is there to be a thief";
 }
 
 TEST_F(TokenAttestorTest, WhereTheKernelCanTellItsSilenceIsARefusal) {
@@ -47,12 +49,13 @@ TEST_F(TokenAttestorTest, WhereTheKernelCanTellItsSilenceIsARefusal) {
   EXPECT_EQ(Judge(attestor, "chat-0", TokenIssuer::PodUid("chat-0")), DenialReason::kNone);
   EXPECT_EQ(Judge(attestor, "chat-0", TokenIssuer::PodUid("thief-0")), DenialReason::kForeignPod);
   EXPECT_EQ(Judge(attestor, "chat-0"), DenialReason::kPodUnproven);
-  EXPECT_EQ(Judge(attestor, "chat-0", std::nullopt), DenialReason::kPodUnproven);
+  EXPECT_EQ(JudgeSilent(attestor, DenialReason::kPodUnproven), DenialReason::kPodUnproven);
+  EXPECT_EQ(JudgeSilent(attestor, DenialReason::kPeerGone), DenialReason::kPeerGone);
 }
 
 TEST_F(TokenAttestorTest, APodThatIsGoneIsRefusedAndOneNobodyKnowsOfIsNot) {
   TokenAttestor attestor = Make();
-  const token::PodClaims chat0 = attestor.Judge(Token("chat-0"), "", kNowMs).pod;
+  const token::PodClaims chat0 = attestor.Judge(Token("chat-0"), {}, kNowMs).pod;
   EXPECT_FALSE(attestor.PodIsGone(chat0));
   attestor.SetGonePods({TokenIssuer::PodUid("chat-0")});
   EXPECT_EQ(Judge(attestor, "chat-0"), DenialReason::kPodGone);
@@ -67,7 +70,7 @@ TEST_F(TokenAttestorTest, APodThatIsGoneIsRefusedAndOneNobodyKnowsOfIsNot) {
 TEST_F(TokenAttestorTest, OfATokenNobodyVouchesForItIsNotToldWhetherItsPodIsGone) {
   TokenAttestor attestor = Make();
   attestor.SetGonePods({TokenIssuer::PodUid("chat-0")});
-  EXPECT_EQ(attestor.Judge(TokenIssuer().Token("team", "vllm", "chat-0", kNowMs + 3'600'000), "", kNowMs).denial,
+  EXPECT_EQ(attestor.Judge(TokenIssuer().Token("team", "vllm", "chat-0", kNowMs + 3'600'000), {}, kNowMs).denial,
             DenialReason::kTokenSignature);
 }
 
@@ -78,11 +81,11 @@ TEST_F(TokenAttestorTest, RotatedKeysVouchFromOneMomentToTheNext) {
   const std::string by_old = rotating.Sign(claims, "key-1"), by_new = rotating.Sign(claims, "key-2");
   rotating.RemoveKey("key-1");
   TokenAttestor attestor({"kvartal", "node-1", false});
-  EXPECT_EQ(attestor.Judge(by_new, "", kNowMs).denial, DenialReason::kTokenUnknownKey) << "no keys yet";
+  EXPECT_EQ(attestor.Judge(by_new, {}, kNowMs).denial, DenialReason::kTokenUnknownKey) << "no keys yet";
   attestor.SetKeys(kTestIssuer, *token::KeySet::Parse(rotating.Jwks()));
-  const TokenJudgement now = attestor.Judge(by_new, "", kNowMs);
+  const TokenJudgement now = attestor.Judge(by_new, {}, kNowMs);
   EXPECT_EQ(now.denial, DenialReason::kNone) << now.why;
-  EXPECT_EQ(attestor.Judge(by_old, "", kNowMs).denial, DenialReason::kTokenUnknownKey);
+  EXPECT_EQ(attestor.Judge(by_old, {}, kNowMs).denial, DenialReason::kTokenUnknownKey);
   EXPECT_FALSE(attestor.KeyIsGone(now.pod));
   attestor.SetKeys(kTestIssuer, *token::KeySet::Parse(issuer_->Jwks()));
   EXPECT_TRUE(attestor.KeyIsGone(now.pod));

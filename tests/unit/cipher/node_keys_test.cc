@@ -84,6 +84,16 @@ TEST(NodeKeysTest, AFileThatOthersMayReadIsRefused) {
   EXPECT_FALSE(NodeKeys::Read(path).ok());
 }
 
+TEST(NodeKeysTest, AFileThatIsBeingWrittenInPlaceTakesNoKeysAway) {
+  const testing::ScratchDir folder;
+  const std::string path = folder.File("keys");
+  std::ofstream(path).flush();
+  ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+  EXPECT_THAT(std::string(NodeKeys::Read(path).status().message()), HasSubstr(path + ": is empty"));
+  std::ofstream(path) << "#\n";
+  EXPECT_TRUE(NodeKeys::Read(path).ok());
+}
+
 TEST(SecretMemoryTest, IsZerosAtFirstAndMovesWithItsBytes) {
   SecretMemory memory(40);
   ASSERT_EQ(memory.bytes().size(), 40u);

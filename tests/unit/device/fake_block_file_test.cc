@@ -155,9 +155,20 @@ TEST_F(FakeBlockFileTest, ATransferThatNeverCompletesStaysPendingUntilItIsFailed
   executor_.RunAll();
   EXPECT_FALSE(result.has_value());
   EXPECT_EQ(file_.Pending(), 1u);
+  EXPECT_EQ(file_.Lost(), 1u);
   file_.FailLost();
   EXPECT_TRUE(absl::IsUnavailable(*result));
   EXPECT_EQ(file_.Pending(), 0u);
+  EXPECT_EQ(file_.Lost(), 0u);
+}
+
+TEST_F(FakeBlockFileTest, ThatATransferIsOverdueShowsAfterSoManyQuestions) {
+  file_.SetOverdueAfter(3);
+  EXPECT_EQ(file_.Overdue(), 0u);
+  EXPECT_EQ(file_.Overdue(), 0u);
+  EXPECT_EQ(file_.Overdue(), 1u);
+  file_.SetOverdue(0);
+  EXPECT_EQ(file_.Overdue(), 0u);
 }
 
 TEST_F(FakeBlockFileTest, ReorderingChangesTheOrderAndLosesNothing) {

@@ -44,9 +44,12 @@ class DisksTest : public EngineTest {
     devices->nvme = nvme_.get();
     devices->catalog = joined_.get();
     devices->absent_disks = static_cast<uint32_t>(fakes_.size() - present_.size());
+    if (ring_ != nullptr) ciphers_ = std::make_unique<tier::TenantCiphers>(ring_, joined_.get(), devices->absent_disks);
+    devices->ciphers = ciphers_.get();
   }
   void ShutdownNvme() override {
     nvme_.reset();
+    ciphers_.reset();
     joined_.reset();
     files_.clear();
   }
@@ -72,6 +75,9 @@ class DisksTest : public EngineTest {
       sum.wrong += one.wrong;
     }
     return sum;
+  }
+  uint64_t BlocksOn(size_t disk) {
+    return engine_->stats().nvme_disks[disk].granted_bytes / (kTestBlockBytes + kNvmeHeaderBytes);
   }
   uint64_t ChargedOf(const std::string& tenant) { return TierStatsOf(tenant, TierKind::kNvme).charged_bytes; }
   void ExpectBooksAgree() {
@@ -195,6 +201,109 @@ TEST_F(DisksTest, AFullTierWithASickDiskGivesUpBlocksOfTheOthersAlone) {
   ExpectBooksAgree();
 }
 
+TEST_F(DisksTest, HoweverManyBlocksLieOnASickDiskTheOthersMakeRoom) {
+  StartWith({Rules("a/p", 32 * kMiB, 3 * kDiskBytes)});
+  const NamespaceId ns = Open("a/p", 1, 1, 4096);
+  const auto store = [&](uint64_t number) {
+    const std::vector<ReservedBlock> blocks = Reserve(kGroup, ns, Chain(number, 1));
+    ASSERT_EQ(blocks[0].outcome, ReserveOutcome::kGranted);
+    engine_->Commit(kGroup, blocks[0].reservation, 0);
+    Pump();
+  };
+  for (uint64_t i = 0; i < 36'000; ++i) store(1 + i);
+  const uint64_t kept = engine_->stats().nvme_disks[1].granted_bytes;
+  ASSERT_GT(kept / (2 * kNvmeHeaderBytes), 2 * kVictimProbesMax);
+  files_[1]->SetOverdue(1);
+  const uint64_t written = nvme_->counters().blocks_written;
+  // The others' turn over once: what is oldest by then lies on the sick one alone.
+  for (uint64_t i = 0; i < 24'000; ++i) store(100'000 + i);
+  EXPECT_EQ(nvme_->counters().blocks_written, written + 24'000);
+  EXPECT_EQ(engine_->stats().nvme_disks[1].granted_bytes, kept);
+  ExpectBooksAgree();
+}
+
+TEST_F(DisksTest, NobodyWaitsForDemotionsToADiskThatHangs) {
+  // Far more in DRAM than NVMe holds of it: what goes from DRAM has to be written first.
+  StartWith({Rules("a/p", 16 * kMiB, 8 * (kTestBlockBytes + kNvmeHeaderBytes))});
+  const NamespaceId ns = Open("a/p");
+  StoreHeads("a/p", ns, 1, 64);
+  files_[1]->Hold();
+  bool answered = true;
+  for (uint64_t next = 1000; answered && next < 1100; ++next) {
+    answered = false;
+    std::optional<ReservationId> granted;
+    const std::vector<BlockKey> keys = Chain(next, 1);
+    engine_->Reserve({.group = kGroup, .ns = ns, .keys = keys}, [&](const std::vector<ReservedBlock>& blocks) {
+      answered = true;
+      if (blocks[0].outcome == ReserveOutcome::kGranted) granted = blocks[0].reservation;
+    });
+    Pump();
+    if (granted.has_value()) engine_->Commit(kGroup, *granted, 0);
+    Pump();
+  }
+  ASSERT_FALSE(answered) << "one of them waits for what is written to the second disk";
+  files_[1]->SetOverdue(1);
+  AdvanceMs(kTickMs);
+  EXPECT_TRUE(answered);
+  engine_->AbortGroup(kGroup);
+  Pump();
+  StoreHeads("a/p", ns, 2000, 30);
+  EXPECT_EQ(engine_->stats().waiting_reserves, 0u);
+  files_[1]->SetOverdue(0);
+  files_[1]->Release();
+  Pump();
+  ExpectBooksAgree();
+}
+
+TEST_F(DisksTest, NobodyWaitsForASegmentOnADiskThatHangs) {
+  StartWith({Rules("a/p", 64 * kMiB, 3 * kDiskBytes), Rules("b/p", 64 * kMiB, 3 * kDiskBytes)});
+  const NamespaceId ns = Open("a/p");
+  StoreHeads("a/p", ns, 1, 1200);
+  // Half of it goes, wherever it lies: bytes are free, and no segment is.
+  for (uint64_t i = 1; i <= 1200; i += 2) Matched(ns, Chain(i, 1));
+  rules_[0].tier(TierKind::kNvme).limit_bytes = 3 * kDiskBytes / 2;
+  engine_->ApplyPolicy(Table());
+  AdvanceMs(3000);
+  constexpr uint32_t kLarge = 2 * kTestBlockBytes;
+  const NamespaceId large = Open("b/p", 1, 1, kLarge);
+  for (auto& file : files_) file->Hold();
+  Store("b/p", large, Chain(5000, 1));
+  Pump();
+  ASSERT_TRUE(nvme_->leaving());
+  size_t leaving_on = 0;
+  while (leaving_on + 1 < files_.size() && files_[leaving_on]->Pending() == 0) ++leaving_on;
+  files_[leaving_on]->SetOverdue(1);
+  AdvanceMs(kTickMs);
+  EXPECT_FALSE(nvme_->leaving()) << "on the others there may be room";
+  files_[leaving_on]->SetOverdue(0);
+  for (auto& file : files_) file->Release();
+  Pump();
+  ExpectBooksAgree();
+}
+
+TEST_F(DisksTest, ADiskThatBeginsToHangBetweenTwoQuestionsEndsNoDaemon) {
+  for (size_t questions = 1; questions <= 60; ++questions) {
+    fakes_.clear();
+    records_.clear();
+    present_.clear();
+    StartWith({Rules("a/p", 64 * kMiB, kDiskBytes), Rules("b/p", 64 * kMiB, kDiskBytes)}, 1);
+    const NamespaceId ns = Open("a/p");
+    StoreHeads("a/p", ns, 1, 400);
+    for (uint64_t i = 1; i <= 400; i += 2) Matched(ns, Chain(i, 1));
+    rules_[0].tier(TierKind::kNvme).limit_bytes = kDiskBytes / 2;
+    engine_->ApplyPolicy(Table());
+    AdvanceMs(2000);
+    const NamespaceId large = Open("b/p", 1, 1, 2 * kTestBlockBytes);
+    files_[0]->SetOverdueAfter(questions);
+    Store("b/p", large, Chain(5000, 1));
+    AdvanceMs(kTickMs);
+    files_[0]->SetOverdue(0);
+    AdvanceMs(kTickMs);
+    ExpectBooksAgree();
+    Shutdown();
+  }
+}
+
 TEST_F(DisksTest, NobodyWaitsForAGuaranteeThatASickDiskHolds) {
   policy::TenantRules owed = Rules("a/p", 16 * kMiB, 2 * kDiskBytes);
   owed.tier(TierKind::kNvme).guarantee_bytes = 2 * kDiskBytes - 8 * kMiB;
@@ -237,6 +346,92 @@ TEST_F(DisksTest, ADropWhileADiskIsAwayIsNotCertifiedAndErasesItsBlocksWhenItIsB
     for (size_t at = 0; at < disk.size(); at += page.size())
       ASSERT_NE(std::memcmp(disk.data() + at, page.data(), page.size()), 0) << "block " << i << " is still there";
   }
+  ExpectBooksAgree();
+}
+
+// On the second disk, and, since that was away, stored anew and pinned on the first.
+class TwoRecordsTest : public DisksTest, public ::testing::WithParamInterface<std::vector<size_t>> {};
+
+INSTANTIATE_TEST_SUITE_P(BothOrders, TwoRecordsTest,
+                         ::testing::Values(std::vector<size_t>{0, 1}, std::vector<size_t>{1, 0}),
+                         [](const auto& param) { return param.param[0] == 0 ? "PinnedFirst" : "PinnedLast"; });
+
+TEST_P(TwoRecordsTest, APinOutlivesTheRecordThatIsForgotten) {
+  policy::TenantRules rules = Rules("a/p", 64 * kMiB, 64 * kMiB);
+  rules.tier(TierKind::kNvme).guarantee_bytes = kTestBlockBytes + kNvmeHeaderBytes;
+  StartWith({rules}, 2);
+  RestartWith({1});
+  StoreHeads("a/p", Open("a/p"), 1, 1);
+  AdvanceMs(1000);
+  RestartWith({0});
+  StoreHeads("a/p", Open("a/p"), 1, 1);
+  ASSERT_EQ(Pin(Open("a/p"), Chain(1, 1), 600'000), policy::Refusal::kNone);
+  AdvanceMs(1000);
+  RestartWith(GetParam());
+  EXPECT_EQ(StatsOf("a/p").pinned_blocks, 1u);
+  EXPECT_EQ(StatsOf("a/p").entries, 1u);
+  ExpectBooksAgree();
+  AdvanceMs(1000);
+  ASSERT_EQ(records_[0]->records.size() + records_[1]->records.size(), 1u);
+  RestartWith({0, 1});
+  EXPECT_EQ(StatsOf("a/p").pinned_blocks, 1u) << "the record that stayed tells of it by now";
+  ExpectBooksAgree();
+}
+
+// Else the salt that was made meanwhile would take the place of the one that they are encrypted under.
+TEST_F(DisksTest, EncryptedBlocksOfAnAbsentDiskAreReadWhenItIsBackThoughTheOthersAreNew) {
+  const std::string key = "1 " + std::string(64, 'a') + "\n";
+  ring_ = std::make_shared<cipher::KeyRing>();
+  ring_->Set(*cipher::NodeKeys::Parse(std::as_bytes(std::span(key))));
+  policy::TenantRules rules = Rules("a/p", 64 * kMiB, 64 * kMiB);
+  rules.encrypt_nvme = true;
+  StartWith({rules}, 2);
+  StoreHeads("a/p", Open("a/p"), 1, 20);
+  AdvanceMs(1000);
+  const uint64_t on_first = BlocksOn(0);
+  ASSERT_GT(on_first, 0u);
+  ASSERT_LT(on_first, 20u);
+
+  fakes_[1] = testing::MakeFakeDisk(kDiskBytes);
+  records_[1] = std::make_shared<testing::CatalogDisk>();
+  RestartWith({1});
+  NamespaceId ns = Open("a/p");
+  StoreHeads("a/p", ns, 100, 5);
+  EXPECT_EQ(Found(ns, 100, 5), 5u) << "memory is not meant";
+  EXPECT_EQ(ChargedOf("a/p"), 0u);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kNvme).refusal(policy::Refusal::kEncryptionKeyMissing).count, 5u);
+
+  RestartWith({0, 1});
+  ns = Open("a/p");
+  const Loaded loaded = LoadHeads("a/p", ns, 1, 20);
+  EXPECT_EQ(loaded.count, on_first);
+  EXPECT_EQ(loaded.wrong, 0u);
+  StoreHeads("a/p", ns, 200, 8);
+  EXPECT_GT(BlocksOn(1), 0u) << "it has the salt of the other one";
+  ExpectBooksAgree();
+}
+
+TEST_F(DisksTest, WhatWasGivenUpStaysSoThoughAllHeadersAreReadForWhatARemovalOwes) {
+  constexpr uint64_t kLimit = 40 * (kTestBlockBytes + kNvmeHeaderBytes);
+  StartWith({Rules("a/p", 64 * kMiB, kLimit), Rules("b/p", 64 * kMiB, 64 * kMiB)});
+  StoreHeads("a/p", Open("a/p"), 1, 60);
+  AdvanceMs(1000);
+  const std::vector<uint64_t> kept = {BlocksOn(0), BlocksOn(1), BlocksOn(2)};
+  StoreHeads("b/p", Open("b/p", 2), 1000, 6);
+  for (auto& file : files_) file->Hold();
+  engine_->DropTenant(engine_->FindTenant("b/p"), [](const absl::StatusOr<uint64_t>&) {});
+  Pump();
+  ASSERT_FALSE(records_[0]->erasures.empty());
+
+  rules_[0].tier(TierKind::kNvme).limit_bytes = 64 * kMiB;
+  records_[1] = std::make_shared<testing::CatalogDisk>();
+  RestartWith({0, 1, 2});
+  AdvanceMs(2000);
+  ASSERT_FALSE(receipts_.empty());
+  EXPECT_EQ(receipts_.back().unerased_blocks, 0u);
+  EXPECT_EQ(BlocksOn(0), kept[0]);
+  EXPECT_GT(BlocksOn(1), kept[1]) << "without records nobody knows which headers count";
+  EXPECT_EQ(BlocksOn(2), kept[2]);
   ExpectBooksAgree();
 }
 

@@ -83,6 +83,28 @@ TEST_F(EncryptionTest, WithoutAKeyNothingIsWrittenAndTheRefusalIsCounted) {
   engine_->CheckInvariants();
 }
 
+TEST_F(EncryptionTest, APinnedBlockIsNotLostWithACopyThatIsServedNoMore) {
+  policy::TenantRules rules = Rules(kRed, 32 * kMiB, 64 * kMiB);
+  rules.tier(TierKind::kNvme).guarantee_bytes = 64 * kMiB;
+  Start({rules});
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(1, 1)), 1u);
+  Pump();
+  ASSERT_EQ(Pin(OpenNs(), Chain(1, 1), 3'600'000), Refusal::kNone);
+  SetKeys("");
+  rules_[0].encrypt_nvme = true;
+  engine_->ApplyPolicy(Table());
+  for (uint64_t i = 0; i < 200; ++i) Store(kRed, OpenNs(), Chain(1000 + i, 1));
+  Pump();
+  EXPECT_EQ(Matched(OpenNs(), Chain(1, 1)), 1u);
+  engine_->CheckInvariants();
+  // Written again once it can be, and its pin with it.
+  SetKeys(KeyLine(1, 'a'));
+  AdvanceMs(3000);
+  Restart();
+  EXPECT_EQ(Matched(OpenNs(), Chain(1, 1)), 1u);
+  EXPECT_EQ(StatsOf(kRed).pinned_blocks, 1u);
+}
+
 TEST_F(EncryptionTest, AKeyThatGoesWhileAWriteWaitsIsARefusalAndNoChargeStays) {
   Start({Encrypted(kRed)});
   file_->Hold();
@@ -320,6 +342,27 @@ TEST_F(EncryptionTest, WhatIsInMemoryIsWrittenUnderTheNewKeyWhenTheOldOneIsRetir
   EXPECT_EQ(StatsOf(kRed).durable_blocks, 3u);
   Restart();
   EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 3)).count, 3u);
+}
+
+// They would be taken for blocks in the clear once their headers are read no more.
+TEST_F(EncryptionTest, KeysThatRecordsOfAnEarlierBuildDoNotNameAreLearntFromTheHeadersAndRecorded) {
+  policy::TenantRules rules = Encrypted(kRed);
+  rules.tier(TierKind::kNvme).guarantee_bytes = 2 * (kTestBlockBytes + kNvmeHeaderBytes);
+  Start({rules});
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(1, 2)), 2u);
+  Pump();
+  ASSERT_EQ(Pin(OpenNs(), Chain(1, 2), 600'000), Refusal::kNone);
+  AdvanceMs(1000);
+  for (auto& [slot, header] : catalog_disk_->records) header.seal = {};
+  catalog_disk_->complete = false;
+  rules_[0].encrypt_nvme = false;
+  Restart();
+  EXPECT_TRUE(catalog_disk_->complete);
+  for (const auto& [slot, header] : catalog_disk_->records) EXPECT_EQ(header.seal.key_id, 1u);
+  rules_[0].encrypt_nvme = true;
+  Restart();
+  EXPECT_EQ(StatsOf(kRed).pinned_blocks, 2u) << "nor did it cost what only the record tells";
+  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 2)).count, 2u);
 }
 
 // Before any timer has come to them.

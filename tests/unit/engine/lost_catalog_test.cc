@@ -140,6 +140,22 @@ TEST_F(LostCatalogTest, TheHeadersAreReadAgainUntilWhatTheyToldIsRecorded) {
   EXPECT_TRUE(catalog_disk_->complete);
 }
 
+TEST_F(LostCatalogTest, ACatalogThatCannotBeSyncedIsAskedAgainWhenItMayBeOpenAnew) {
+  StartWith(80);
+  catalog_disk_ = std::make_shared<testing::CatalogDisk>();
+  RestartWithoutWaiting();
+  while (catalog_disk_->records.size() < 80) ASSERT_TRUE(executor_->RunOne());
+  catalog_->FailWrites(absl::UnavailableError("EIO"));
+  Pump();
+  ASSERT_EQ(catalog_->counts().flushes, 1u);
+  AdvanceMs(kCatalogReopenSeconds * 1000 - 2 * kTickMs);
+  EXPECT_EQ(catalog_->counts().flushes, 1u);
+  EXPECT_FALSE(catalog_disk_->complete);
+  catalog_->FailWrites(absl::OkStatus());
+  AdvanceMs(4 * kTickMs);
+  EXPECT_TRUE(catalog_disk_->complete);
+}
+
 // The tombstone is there though a scan is not at its end: what it covers is erased, wherever it is found.
 TEST_F(LostCatalogTest, WhatATombstoneCoversIsNotServedByItsHeader) {
   StartWith(80);

@@ -87,6 +87,30 @@ TEST_F(ResumedRemovalTest, WhatNobodyCanEraseNowIsServedToNobody) {
   EXPECT_TRUE(catalog_disk_->erasures.contains(kOthers + 1)) << "it is still owed";
 }
 
+// Of two disks that were never there together each has its own.
+TEST_F(ResumedRemovalTest, OfTwoCountsOfWhatAnOwnerHasLeftOnTheDeviceTheLargerIsToldAndOneKept) {
+  StartOne();
+  Store("a/p", Open("a/p"), Chain(1, 2));
+  Pump();
+  const tier::OwnerUidHash owner = catalog_disk_->records.begin()->second.identity.owner;
+  const std::map<uint64_t, uint64_t> counts = {{5, 2}, {6, 7}, {8, 3}};
+  for (const auto& [id, blocks] : counts) {
+    catalog_disk_->erasures[id] = {.id = id,
+                                   .kind = tier::ErasureRecord::Kind::kUnzeroed,
+                                   .owner = owner,
+                                   .tenant = "a/p",
+                                   .unzeroed_blocks = blocks};
+  }
+  Restart();
+  ASSERT_EQ(catalog_disk_->erasures.size(), 1u);
+  EXPECT_TRUE(catalog_disk_->erasures.contains(6));
+  Drop();
+  Pump();
+  AdvanceMs(500);
+  ASSERT_FALSE(receipts_.empty());
+  EXPECT_EQ(receipts_.back().unerased_blocks, 7u);
+}
+
 // Else their records would outlive the removal when its deletions are lost.
 TEST_F(ResumedRemovalTest, BlocksAreDatedBeforeItThoughTheClockWasSetBackOverARestart) {
   StartOne();

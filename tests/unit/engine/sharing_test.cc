@@ -421,5 +421,23 @@ TEST_F(SharingTest, OnNvmeTheSameRuleHolds) {
   engine_->CheckInvariants();
 }
 
+// As every real disk is: what slots cover is less than what the books count.
+TEST_F(SharingTest, OnNvmeSharesHoldAlsoWhereTheBooksHaveRoomThatNoSlotCovers) {
+  nvme_capacity_bytes_ = kTestNvmeBytes;
+  Start({Rules("a/p", kAll / 2, nvme_capacity_bytes_), Rules("b/p", kAll / 2, nvme_capacity_bytes_)}, kTestNvmeBytes);
+  const NamespaceId a = Open("a/p"), b = Open("b/p");
+  for (uint64_t i = 0; i < 1200; ++i) Store("a/p", a, Chain(1 + i, 1));
+  Pump();
+  const uint64_t all = TierStatsOf("a/p", TierKind::kNvme).blocks;
+  ASSERT_GT(all, 900u);
+  for (uint64_t i = 0; i < 1200; ++i) {
+    Store("b/p", b, Chain(1 + i, 1));
+    if (i % 50 == 0) AdvanceMs(1000);
+  }
+  EXPECT_GT(TierStatsOf("b/p", TierKind::kNvme).blocks, all * 2 / 5);
+  EXPECT_GT(TierStatsOf("a/p", TierKind::kNvme).blocks, all * 2 / 5);
+  engine_->CheckInvariants();
+}
+
 }  // namespace
 }  // namespace kvartal::engine

@@ -68,6 +68,29 @@ TEST_F(ControllerTest, AFailureIsTriedAgainLaterAndASuccessForgetsIt) {
   EXPECT_EQ(controller_->stats().failed, 1u);
 }
 
+// What comes too soon after a failure says nothing of what failed.
+TEST_F(ControllerTest, AKeyThatIsNotDueYetHasFailedAsOftenAsBefore) {
+  controller_->Start();
+  controller_->Add("a");
+  RunDue();
+  constexpr int kFailures = 10;
+  for (int failed = 1; failed <= kFailures; ++failed) {
+    FinishOne(ReconcileResult::kRetry);
+    while (finishes_.empty()) Advance(100);
+    FinishOne(ReconcileResult::kLater);
+    controller_->Add("a");
+    RunDue();
+    ASSERT_EQ(finishes_.size(), 1u);
+  }
+  const size_t before = keys_.size();
+  FinishOne(ReconcileResult::kRetry);
+  Advance((kRetryBaseMs << kFailures) - 200);
+  EXPECT_EQ(keys_.size(), before);
+  Advance(400);
+  EXPECT_EQ(keys_.size(), before + 1);
+  EXPECT_EQ(controller_->stats().failed, kFailures + 1u);
+}
+
 TEST_F(ControllerTest, StopWaitsForWhatRunsAndStartsNothing) {
   controller_->Start();
   controller_->Add("a");

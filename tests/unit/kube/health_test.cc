@@ -40,13 +40,15 @@ TEST(HealthTest, NothingElseIsServed) {
 
 TEST(HealthTest, MetricsHaveTheNamesThatDashboardsKnow) {
   RuntimeStats stats;
-  stats.controller = "policy";
-  stats.work.done = 7;
-  stats.work.failed = 2;
-  stats.work.queue.depth = 3;
-  stats.work.queue.working = 1;
-  stats.work.queue.longest_ms = 1500;
-  stats.work.queue.worked.Observe(30);
+  stats.controllers = {{"policy", {}, 4}, {"pool", {}, 2}};
+  ControllerStats& work = stats.controllers[0].work;
+  work.done = 7;
+  work.failed = 2;
+  work.queue.depth = 3;
+  work.queue.working = 1;
+  work.queue.longest_ms = 1500;
+  work.queue.worked.Observe(30);
+  stats.controllers[1].work.failed = 5;
   stats.calls.durations["PUT"].Observe(90'000);
   stats.host = "10.0.0.1:443";
   stats.calls.requests[{"GET", 200}] = 5;
@@ -57,7 +59,9 @@ TEST(HealthTest, MetricsHaveTheNamesThatDashboardsKnow) {
   health.SetMetrics(MetricsText(stats));
   const std::string text = health.Answer("/metrics", 0).text;
   EXPECT_THAT(text, HasSubstr("controller_runtime_reconcile_total{controller=\"policy\",result=\"success\"} 7\n"));
-  EXPECT_THAT(text, HasSubstr("workqueue_depth{name=\"policy\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("controller_runtime_reconcile_errors_total{controller=\"policy\"} 2\n"
+                              "controller_runtime_reconcile_errors_total{controller=\"pool\"} 5\n"));
+  EXPECT_THAT(text, HasSubstr("workqueue_depth{name=\"policy\"} 3\nworkqueue_depth{name=\"pool\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("workqueue_longest_running_processor_seconds{name=\"policy\"} 1.5\n"));
   EXPECT_THAT(text, HasSubstr("workqueue_work_duration_seconds_bucket{name=\"policy\",le=\"0.025\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("workqueue_work_duration_seconds_bucket{name=\"policy\",le=\"0.1\"} 1\n"));

@@ -39,6 +39,18 @@ class KubeLoop : public ::testing::Test {
     }
     RunDue();
   }
+  // As from a server that gives no permission to write.
+  void RefuseWritesFor(int64_t ms) {
+    for (; ms > 0; ms -= 100) {
+      Advance(100);
+      for (size_t id = 1; id <= transport_.requests.size(); ++id) {
+        if (!transport_.IsOpen(id) || transport_.requests[id - 1].method != "PATCH") continue;
+        transport_.Head(id, 403);
+        transport_.Bytes(id, R"({"kind":"Status","code":403,"reason":"Forbidden"})");
+        transport_.End(id, absl::OkStatus());
+      }
+    }
+  }
   int64_t NowMs() const { return clock_.MonotonicNs() / 1'000'000; }
   kube::ApiClient& client() { return *client_; }
 

@@ -72,6 +72,58 @@ TEST_F(ListWatchTest, WhatMustNotBeStaleIsListedFromTheStoreEveryTime) {
   }
 }
 
+// Whoever makes objects says how large they are.
+TEST_F(ListWatchTest, APageThatIsTooMuchIsAskedForAgainSmallerAndTheListGoesOn) {
+  machine_ = ListWatch(42, {}, true);
+  EXPECT_EQ(machine_.Start().page_items, kListPageItems);
+  EXPECT_EQ(machine_.OnPage(Page("10", {Object("a", "7")}, "more"), now_ms_).next->page_items, kListPageItems);
+  for (const ErrorKind kind : {ErrorKind::kTooLargeAnswer, ErrorKind::kDeadline}) {
+    ListWatchStep step = machine_.OnListError(Error(kind), now_ms_);
+    EXPECT_TRUE(step.events.empty());
+    EXPECT_EQ(step.next->verb, Verb::kList);
+    EXPECT_EQ(step.next->page_items, kSmallPageItems);
+    EXPECT_EQ(step.next->continue_token, "more") << "what was listed already is not asked for again";
+    EXPECT_EQ(step.next->after_ms > 0, kind == ErrorKind::kDeadline) << "what is too large is no fault of the server";
+    int64_t items = kSmallPageItems;
+    for (int i = 0; i < 6; ++i) {
+      step = machine_.OnPage(Page("10", {Object("b", "8")}, "more"), now_ms_);
+      EXPECT_THAT(KindsOf(step), ElementsAre(Kind::kInitApply)) << "the same list";
+      items = std::min(2 * items, kListPageItems);
+      EXPECT_EQ(step.next->page_items, items);
+    }
+    EXPECT_EQ(items, kListPageItems);
+  }
+  EXPECT_EQ(machine_.OnPage(Page("10", {}), now_ms_).next->verb, Verb::kWatch);
+  EXPECT_EQ(machine_.stats().lists, 1u);
+}
+
+TEST_F(ListWatchTest, AListThatIsTooMuchForOneAnswerComesInPages) {
+  EXPECT_FALSE(machine_.Start().paged);
+  const NextRequest next = *machine_.OnListError(Error(ErrorKind::kTooLargeAnswer), now_ms_).next;
+  EXPECT_TRUE(next.paged);
+  EXPECT_EQ(next.page_items, kSmallPageItems);
+  EXPECT_EQ(next.resource_version, "");
+  // One that is too much even so begins anew, each time later.
+  const NextRequest anew = *machine_.OnListError(Error(ErrorKind::kTooLargeAnswer), now_ms_).next;
+  EXPECT_EQ(anew.continue_token, "");
+  EXPECT_EQ(anew.page_items, kListPageItems);
+  EXPECT_GE(anew.after_ms, kWatchBackoffMinMs);
+}
+
+TEST_F(ListWatchTest, OfWhatIsNotWantedNothingIsHandedOutAndErrorsAreUnderstood) {
+  const nlohmann::json wanted = {{"metadata", {{"name", true}, {"resourceVersion", true}}}};
+  machine_ = ListWatch(42, {}, false, wanted);
+  Watching();
+  nlohmann::json large = Object("b", "11");
+  large["spec"]["containers"] = nlohmann::json::array({{{"name", "x"}}});
+  large["status"]["message"] = "y";
+  const ListWatchStep step = machine_.OnLine(Line("ADDED", large), now_ms_);
+  ASSERT_EQ(step.events.size(), 1u);
+  EXPECT_EQ(step.events[0].object, Object("b", "11"));
+  const nlohmann::json too_many = {{"kind", "Status"}, {"code", 429}, {"details", {{"retryAfterSeconds", 77}}}};
+  EXPECT_GE(machine_.OnLine(Line("ERROR", too_many), now_ms_).next->after_ms, 77'000);
+}
+
 TEST_F(ListWatchTest, AListIsInitThenObjectsThenDoneThenAWatchFromItsVersion) {
   machine_.Start();
   const ListWatchStep step = machine_.OnPage(Page("10", {Object("a", "7"), Object("b", "9")}), now_ms_);

@@ -73,7 +73,7 @@ TEST_F(ReflectorTest, OfManyObjectsOnlyThoseThatMatchAreAskedForAndALittleOfEach
   options.type = {"", "v1", "pods", true};
   options.field_selector = "spec.nodeName!=,status.phase!=Failed";
   options.always_from_store = true;
-  options.keep = [](const nlohmann::json& object) { return nlohmann::json{{"metadata", object["metadata"]}}; };
+  options.wanted = {{"metadata", {{"namespace", true}, {"name", true}, {"uid", true}, {"resourceVersion", true}}}};
   std::vector<nlohmann::json> kept;
   reflector_ = std::make_unique<Reflector>(&client(), loop_.get(), &clock_, options,
                                            [&](const ObjectChange& change) { kept.push_back(*change.object); });
@@ -81,7 +81,8 @@ TEST_F(ReflectorTest, OfManyObjectsOnlyThoseThatMatchAreAskedForAndALittleOfEach
   RunDue();
   const std::string selector = "fieldSelector=spec.nodeName%21%3D%2Cstatus.phase%21%3DFailed";
   EXPECT_EQ(Target(), absl::StrCat("/api/v1/pods?", selector, "&limit=500"));
-  const std::string large = R"({"metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"5"},"spec":{}})";
+  const std::string small = R"("metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"5"})";
+  const std::string large = absl::StrCat("{", small, R"(,"spec":{"x":"y"}})");
   transport_.Answer(200,
                     absl::StrCat(R"({"metadata":{"resourceVersion":"10","continue":"more"},"items":[)", large, "]}"));
   RunDue();
@@ -93,7 +94,20 @@ TEST_F(ReflectorTest, OfManyObjectsOnlyThoseThatMatchAreAskedForAndALittleOfEach
   transport_.Bytes(Event("MODIFIED", large));
   transport_.Bytes(Event("DELETED", large));
   ASSERT_EQ(kept.size(), 3u);
-  for (const nlohmann::json& object : kept) EXPECT_FALSE(object.contains("spec"));
+  for (const nlohmann::json& object : kept) EXPECT_EQ(object, nlohmann::json::parse(absl::StrCat("{", small, "}")));
+}
+
+TEST_F(ReflectorTest, AnAnswerThatIsMoreThanWeTakeIsLeftAndComesInSmallPages) {
+  Start();
+  const std::string piece(kBodyBytesMax / 16, ' ');
+  transport_.Head(200);
+  for (int i = 0; i <= 16; ++i) transport_.Bytes(piece);
+  EXPECT_EQ(transport_.open(), 0u);
+  EXPECT_EQ(reflector_->last_error().kind, ErrorKind::kTooLargeAnswer);
+  Advance(2 * kWatchBackoffMinMs);
+  EXPECT_EQ(Target(), absl::StrCat("/apis/kvartal.dev/v1alpha1/tenantkvpolicies?limit=", kSmallPageItems));
+  transport_.Answer(200, Page(10, Object("a", 5)));
+  EXPECT_THAT(changes_, ElementsAre("+a"));
 }
 
 TEST_F(ReflectorTest, AWatchThatEndsCleanlyGoesOnWhereItWas) {

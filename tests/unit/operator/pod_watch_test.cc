@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "operator/kube/limits.h"
 #include "operator/process/limits.h"
 #include "tests/unit/kube/kube_loop.h"
 
@@ -22,10 +23,11 @@ json Pod(const std::string& uid, const std::string& node) {
 
 class PodWatchTest : public testing::KubeLoop {
  protected:
-  void List(const json& pods) {
+  void List(const json& pods) { ListText(json{{"metadata", {{"resourceVersion", "9"}}}, {"items", pods}}.dump()); }
+  void ListText(const std::string& page) {
     watch_.Start();
     RunDue();
-    transport_.Answer(200, json{{"metadata", {{"resourceVersion", "9"}}}, {"items", pods}}.dump());
+    transport_.Answer(200, page);
     RunDue();
     transport_.Head(200);
   }
@@ -86,6 +88,34 @@ TEST_F(PodWatchTest, APodThatIsMadeAnewUnderItsNameIsAnotherOne) {
   Advance(kPodsSettleMs);
   EXPECT_THAT(On("n1"), IsEmpty());
   EXPECT_THAT(On("n2"), ElementsAre("p2"));
+}
+
+// What stands in a pod is its tenant's to say.
+TEST_F(PodWatchTest, PodsAreKnownHoweverMuchStandsInThem) {
+  std::string env = R"({"name":"a1"})";
+  while (env.size() < 1 * kMiB) env += R"(,{"name":"a1"})";
+  std::string items;
+  std::set<std::string> uids;
+  for (int64_t i = 0; i < kube::kSmallPageItems; ++i) {
+    const std::string uid = absl::StrCat("p", i);
+    uids.insert(uid);
+    absl::StrAppend(&items, items.empty() ? "" : ",", R"({"metadata":{"namespace":"red","name":")", uid,
+                    R"(","resourceVersion":"5","uid":")", uid, R"("},"spec":{"containers":[{"env":[)", env,
+                    R"(]}],"nodeName":"n1"}})");
+  }
+  ListText(absl::StrCat(R"({"metadata":{"resourceVersion":"9"},"items":[)", items, "]}"));
+  Advance(kPodsSettleMs);
+  EXPECT_EQ(On("n1"), uids);
+  constexpr size_t kObjectBytes = 9 * kMiB;
+  json largest = Pod("large", "n1");
+  largest["metadata"]["annotations"]["a"] = "";
+  const size_t around = largest.dump().size();
+  largest["metadata"]["annotations"]["a"] = std::string(kObjectBytes - around, '<');
+  ASSERT_EQ(largest.dump().size(), kObjectBytes);
+  Event("ADDED", largest);
+  Advance(kPodsSettleMs);
+  EXPECT_TRUE(On("n1").contains("large"));
+  EXPECT_FALSE(watch_.report().failing);
 }
 
 TEST_F(PodWatchTest, ThatThereAreNoneIsKnownToo) {

@@ -164,5 +164,33 @@ TEST_F(PoolWriterTest, ThatANewLeaderHasNotHeardOfItsNodesIsNoNews) {
   EXPECT_EQ(reconcile::ConditionIn({{"status", Written()}}, "Ready")->at("reason"), "Pending");
 }
 
+// A node waits for its next try to reach us for up to a minute and a half.
+TEST_F(PoolWriterTest, ANodeThatComesBackAsLateAsItMayWasNeverMissed) {
+  json status = {{"observedGeneration", 1}};
+  status["conditions"] = json::array(
+      {{{"type", "Ready"}, {"status", "True"}, {"reason", "Ready"}, {"message", ""}, {"observedGeneration", 1}}});
+  Begin(Pool(status));
+  Dial("n1", 1);
+  Advance(control::kRedialLatestMs);
+  EXPECT_EQ(Writes(), 0u);
+  Dial("n2", 2);
+  Advance(kReturnMs);
+  ASSERT_GE(Writes(), 1u);
+  for (const kube::HttpRequest& request : transport_.requests) {
+    if (request.method != "PATCH") continue;
+    EXPECT_EQ(reconcile::ConditionIn(json::parse(request.body), "Ready")->at("status"), "True") << request.body;
+  }
+}
+
+// The pause between two writes is no success.
+TEST_F(PoolWriterTest, AWriteThatIsRefusedIsTriedLessAndLess) {
+  Begin(Pool());
+  RefuseWritesFor(600'000);
+  EXPECT_GE(Writes(), 5u);
+  EXPECT_LE(Writes(), 25u);
+  EXPECT_EQ(writer_.stats().failures, Writes());
+  EXPECT_EQ(writer_.work().failed, Writes());
+}
+
 }  // namespace
 }  // namespace kvartal::process

@@ -25,12 +25,23 @@ class StatusWriterTest : public testing::KubeLoop {
               {"deletionTimestamp", "2001-01-01T00:00:00Z"},
               {"finalizers", {kFinalizer}}}}};
   }
-  void Begin() {
+  // One of which something is to be told.
+  static json Policy() {
+    json policy = DeletedPolicy();
+    policy["metadata"].erase("deletionTimestamp");
+    policy["metadata"]["generation"] = 1;
+    policy["apiVersion"] = "kvartal.dev/v1alpha1";
+    policy["kind"] = "TenantKVPolicy";
+    policy["spec"] = {{"subjects", json::array({{{"serviceAccountName", "vllm"}}})},
+                      {"pools", json::array({{{"poolRef", "p"}, {"perNode", {{"dram", {{"limit", "1Gi"}}}}}}})}};
+    return policy;
+  }
+  void Begin(const json& policy = DeletedPolicy()) {
     watch_.Start();
     RunDue();
     for (size_t i = 0; i < 4; ++i) {
       json items = json::array();
-      if (absl::StrContains(transport_.requests.at(i).target, "tenantkvpolicies")) items.push_back(DeletedPolicy());
+      if (absl::StrContains(transport_.requests.at(i).target, "tenantkvpolicies")) items.push_back(policy);
       const json page = {{"metadata", {{"resourceVersion", "9"}}}, {"items", items}};
       transport_.Head(i + 1, 200);
       transport_.Bytes(i + 1, page.dump());
@@ -104,6 +115,16 @@ TEST_F(StatusWriterTest, WhoDoesNotLeadAnyMoreWritesNothing) {
   writer_.Touch({"red", "a"});
   Advance(2 * kStatusSettleMs);
   EXPECT_EQ(Patches(), 1u);
+}
+
+// The pause between two writes is no success.
+TEST_F(StatusWriterTest, AWriteThatIsRefusedIsTriedLessAndLess) {
+  Begin(Policy());
+  RefuseWritesFor(600'000);
+  EXPECT_GE(Patches(), 5u);
+  EXPECT_LE(Patches(), 25u);
+  EXPECT_EQ(writer_.stats().failures, Patches());
+  EXPECT_GE(writer_.stats().status_writes, 5u);
 }
 
 }  // namespace

@@ -127,7 +127,7 @@ class AnyOrderTest : public ::testing::TestWithParam<const char*> {
   }
 
   TenantOrders orders_ = *NewTenantOrders(GetParam());
-  EvictionOrder& order_ = *orders_.tiers[TierIndex(TierKind::kDram)];
+  EvictionOrder& order_ = *orders_.tiers[TierIndex(TierKind::kDram)].front();
   std::map<uint32_t, BlockTraits> blocks_;
 };
 

@@ -20,7 +20,9 @@ inline constexpr uint32_t kReplayBlockTokens = 512;
 class ReplayCache {
  public:
   ReplayCache(std::string_view eviction, size_t capacity)
-      : capacity_(capacity), orders_(*NewTenantOrders(eviction)), order_(*orders_.tiers[TierIndex(TierKind::kDram)]) {}
+      : capacity_(capacity),
+        orders_(*NewTenantOrders(eviction)),
+        order_(*orders_.tiers[TierIndex(TierKind::kDram)].front()) {}
 
   // Serves a chain of block numbers. Returns how many blocks from its front were there.
   size_t Serve(uint32_t tick, const std::vector<uint64_t>& chain) {

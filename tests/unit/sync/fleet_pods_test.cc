@@ -1,4 +1,6 @@
 // Who of the nodes is told of which pods, and when.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "tests/unit/sync/fleet_fixture.h"
 
@@ -117,6 +119,36 @@ TEST_F(FleetPodsTest, WholeListsOfPodsAreSentAtAPace) {
   PassMs(3'000);
   EXPECT_EQ(fleet_.stats().pod_updates, nodes.size());
   for (const FakeNode& node : nodes) EXPECT_THAT(PodsTo(node), SizeIs(1));
+}
+
+// A cluster whose pods come and go faster than all nodes can be told of them.
+TEST_F(FleetPodsTest, WhoseNameComesLateIsToldAsOftenAsAnybody) {
+  std::map<std::string, SharedNode> targets;
+  std::vector<FakeNode> nodes(2 * static_cast<size_t>(kPodsPerSecond));
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    nodes[i].name = absl::StrCat("n", 1000 + i);
+    targets[nodes[i].name] = Target({});
+  }
+  fleet_.SetTargets(targets);
+  for (FakeNode& node : nodes) {
+    Dial(&node);
+    clock_.AdvanceMs(6);
+  }
+  fleet_.SetPods({});
+  PassMs(3'000);
+  for (const FakeNode& node : nodes) ASSERT_THAT(PodsTo(node), SizeIs(1));
+  std::vector<size_t> told(nodes.size());
+  constexpr int kSeconds = 20;
+  for (int tick = 0; tick < kSeconds * 1000 / kTickMs; ++tick) {
+    std::map<std::string, SharedPods> changed;
+    for (const FakeNode& node : nodes) changed[node.name] = PodsOf({absl::StrCat("p", tick)});
+    fleet_.ChangePods(changed);
+    PassMs(kTickMs);
+    for (size_t i = 0; i < nodes.size(); ++i) told[i] += PodsTo(nodes[i]).size();
+  }
+  const auto [least, most] = std::minmax_element(told.begin(), told.end());
+  EXPECT_GE(*least, kSeconds / 2u - 2);
+  EXPECT_LE(*most - *least, 2u);
 }
 
 // A part of a list would say of the others that they are gone.

@@ -220,6 +220,20 @@ TEST_F(DisksTest, ARunOfAChainLiesTogetherOnOneDiskAndALongChainOnSeveral) {
   EXPECT_EQ(changes, (chain.size() - 1) / blocks_of_run);
 }
 
+TEST_F(DisksTest, ConversationsBehindOneSharedPromptLieOnAllDisks) {
+  const SlotId prompt = Behind(SlotId::None());
+  const SlotId first = Behind(prompt);
+  EXPECT_EQ(DiskOf(first), DiskOf(prompt));
+  std::map<size_t, size_t> begun;
+  for (int i = 0; i < 200; ++i) {
+    const SlotId conversation = Behind(prompt);
+    ASSERT_TRUE(conversation.valid());
+    ++begun[DiskOf(conversation)];
+    EXPECT_EQ(DiskOf(Behind(conversation)), DiskOf(conversation)) << "it has a run of its own";
+  }
+  for (size_t disk = 0; disk < 3; ++disk) EXPECT_LT(begun[disk], 100u) << disk;
+}
+
 TEST_F(DisksTest, ADiskThatFailsTakesNoNewBlocksAndTheOthersGoOn) {
   const SlotId on_sick = SlotOn(1), on_other = SlotOn(2);
   ASSERT_TRUE(Write(on_sick, 1).ok());
@@ -302,12 +316,12 @@ TEST_F(DisksTest, ADiskOfAnotherSizeHasSegmentsOfItsOwnAndHoldsBlocksTheOthersCa
     EXPECT_EQ(DiskOf(slot), 1u);
   }
   const SlotId on_small = SlotOn(0), on_large = SlotOn(1);
-  EXPECT_FALSE(tier_->MayMakeRoom(on_small, kLarge)) << "whatever goes there";
-  EXPECT_TRUE(tier_->MayMakeRoom(on_small, kPayload));
-  EXPECT_TRUE(tier_->MayMakeRoom(on_large, kLarge));
+  EXPECT_EQ(tier_->DisksThatTake(kLarge) & SetOfDisk(tier_->DiskOf(on_small)), kNoDisk) << "whatever goes there";
+  EXPECT_NE(tier_->DisksThatTake(kPayload) & SetOfDisk(tier_->DiskOf(on_small)), kNoDisk);
+  EXPECT_NE(tier_->DisksThatTake(kLarge) & SetOfDisk(tier_->DiskOf(on_large)), kNoDisk);
   files_[1]->SetOverdue(1);
   EXPECT_FALSE(tier_->Fits(kLarge)) << "nor does it help to wait for room elsewhere";
-  EXPECT_FALSE(tier_->MayMakeRoom(on_large, kPayload));
+  EXPECT_EQ(tier_->DisksThatTake(kPayload) & SetOfDisk(tier_->DiskOf(on_large)), kNoDisk);
 }
 
 TEST_F(DisksTest, ABlockIsCopiedToAnotherDiskWhereItsOwnHasNoRoom) {

@@ -294,6 +294,34 @@ TEST_F(RocksStoreTest, TimesThatCouldNotBeWrittenAreToldOf) {
   EXPECT_FALSE(closed->ok());
 }
 
+TEST_F(RocksStoreTest, ATombstoneThatCouldNotBeWrittenHoldsAndIsWrittenAtTheReopen) {
+  OwnerUidHash owner{}, other{};
+  owner[0] = 9;
+  other[0] = 8;
+  auto store = Open();
+  CatalogRecord dropped = RecordOf(1);
+  dropped.header.identity.owner = owner;
+  store->Put(dropped);
+  store->Put(RecordOf(2));
+  ASSERT_TRUE(store->Commit(false).ok());
+  {
+    const FullDisk full(0);
+    EXPECT_FALSE(store->PutTombstone(owner, 77).ok());
+    EXPECT_FALSE(store->PutTombstone(other, 78).ok()) << "it is closed by now";
+  }
+  ASSERT_TRUE(store->Reopen().ok());
+  std::map<uint32_t, bool> condemned;
+  ASSERT_TRUE(store
+                  ->Load([&](const std::vector<CatalogRecord>& batch) {
+                    for (const CatalogRecord& record : batch) condemned[record.slot.value()] = record.condemned;
+                    return true;
+                  })
+                  .ok());
+  EXPECT_EQ(condemned, (std::map<uint32_t, bool>{{1, true}, {2, false}}));
+  store.reset();
+  EXPECT_EQ(Open()->tombstones(), (std::map<OwnerUidHash, int64_t>{{owner, 77}, {other, 78}}));
+}
+
 // An earlier build left it: its records have no number of a key.
 TEST_F(RocksStoreTest, ACatalogOfTheFirstVersionIsKeptAndTheHeadersAreRead) {
   OwnerUidHash owner{};
