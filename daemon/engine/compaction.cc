@@ -32,12 +32,12 @@ void Compaction::Tick() {
     not_before_tick_ = now_tick + kSegmentStuckTicks;
     return;
   }
-  if (left_.empty() && moving_ == 0) left_ = nvme.LeavingHolders();
+  if (left_.empty() && state_.ThatEnd(moving_) == 0) left_ = nvme.LeavingHolders();
   StartMoves();
 }
 
 void Compaction::StartMoves() {
-  while (moving_ < kSegmentMovesMax && !left_.empty()) {
+  while (state_.ThatEnd(moving_) < kSegmentMovesMax && !left_.empty()) {
     const EntryId id = left_.back();
     left_.pop_back();
     if (MayMove(id) && !StartMove(id)) left_.clear();  // the next tick looks again
@@ -72,9 +72,10 @@ bool Compaction::StartMove(EntryId id) {
                   .from = entry.copy(TierKind::kNvme).slot,
                   .to = nvme.Take(domain, slot_bytes),
                   .bytes = bytes,
+                  .disk = nvme.DiskOf(entry.copy(TierKind::kNvme).slot),
                   .access_period = state_.AccessPeriodOf(entry)};
   entry.writing = true;
-  ++moving_;
+  moving_.Begin(move.disk);
   ++state_.writes_under_way;
   nvme.Copy(move.from, move.to, state_.IdentityOf(id), state_.FirstCommitMs(entry),
             state_.WallMsOfTick(entry.last_access_tick),
@@ -105,7 +106,7 @@ void Compaction::OnCopied(const Move& move, const absl::StatusOr<tier::BlockHead
                          absl::IsFailedPrecondition(copied.status());
   if (!untouched) return Vacate(move, move.to);
   left_.clear();  // the next tick looks again: there is no hurry where the disk has no room
-  Free({move.tenant, move.to, move.bytes});
+  Free({move.tenant, move.to, move.bytes, move.disk});
 }
 
 void Compaction::OnRecorded(const Move& move, const absl::Status& status) {
@@ -121,7 +122,7 @@ void Compaction::OnRecorded(const Move& move, const absl::Status& status) {
 
 void Compaction::Vacate(const Move& move, SlotId slot) {
   ++state_.tenant(move.tenant).erases_under_way;
-  vacated_.push_back({move.tenant, slot, move.bytes});
+  vacated_.push_back({move.tenant, slot, move.bytes, move.disk});
   SyncVacated();
 }
 
@@ -165,7 +166,7 @@ void Compaction::Free(const Vacancy& vacancy) {
   nvme.Give(domain, vacancy.slot);
   KV_CHECK(nvme.Shrink(domain, 0, [] {}) == vacancy.bytes);
   state_.ledger.Reclaimed(TierKind::kNvme, vacancy.bytes);
-  --moving_;
+  moving_.End(vacancy.disk);
   --state_.writes_under_way;
 }
 

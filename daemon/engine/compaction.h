@@ -37,12 +37,14 @@ class Compaction {
     TenantId tenant;
     SlotId from, to;
     uint64_t bytes = 0;  // of a slot with its header
+    size_t disk = 0;     // that it leaves
     uint8_t access_period = 0;
   };
   struct Vacancy {
     TenantId tenant;
     SlotId slot;
     uint64_t bytes = 0;
+    size_t disk = 0;  // of the move
   };
 
   void StartMoves();
@@ -66,7 +68,7 @@ class Compaction {
   std::deque<Vacancy> vacated_;  // their records may come back with a power loss
   std::deque<Vacancy> synced_;   // to be zeroed
   bool syncing_ = false;
-  uint32_t moving_ = 0;
+  WritesByDisk moving_;         // by the disk that they leave
   uint32_t progress_tick_ = 0;  // when a block last left, or the segment was chosen
   uint32_t not_before_tick_ = 0;
 };

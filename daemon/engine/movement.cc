@@ -33,7 +33,8 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
     return WriteStart::kNoRoom;
   }
   entry.writing = true;  // keeps the search for room off this very block
-  const SpaceResult room = space_.TakeNvme(tenant, slot_bytes, entry.last_touch, NvmeSlotOf(entry.parent));
+  const SlotId behind = NvmeSlotOf(entry.parent);
+  const SpaceResult room = space_.TakeNvme(tenant, slot_bytes, entry.last_touch, behind);
   if (room.outcome != SpaceOutcome::kTaken) {
     entry.writing = false;
     if (room.outcome == SpaceOutcome::kWait) return WriteStart::kLater;
@@ -54,6 +55,8 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
     if (!entry.times_unrecorded) state_.NoteRefusal(tenant, TierKind::kNvme, policy::Refusal::kQueueFull, slot_bytes);
     return WriteStart::kQueueFull;
   }
+  // Its parent may have made room for it.
+  if (behind.valid() && behind == NvmeSlotOf(entry.parent)) state_.devices.nvme->GoOnBehind(behind);
   state_.write_budget.Spend(state_.devices.clock->MonotonicNs(), written_bytes);
   writing_to_[id] = room.slot;
   const size_t disk = state_.devices.nvme->DiskOf(room.slot);
@@ -172,8 +175,18 @@ void Movement::Tick() {
     unrecorded_.pop_front();
     // The slot may have been given up meanwhile, and may even hold another block.
     auto it = state_.recording.find(record.slot);
-    if (it != state_.recording.end() && it->second == record.header.generation) Record(record);
+    if (it != state_.recording.end() && it->second == record.header.generation) Record(UpToDate(record));
   }
+}
+
+tier::CatalogRecord Movement::UpToDate(tier::CatalogRecord record) const {
+  const EntryId id = state_.FindBlock(record.header.identity);
+  if (!id.valid()) return record;
+  const Entry& entry = state_.index.at(id);
+  if (!entry.resident(TierKind::kNvme) || entry.copy(TierKind::kNvme).slot != record.slot) return record;
+  record.header.last_access_ms = state_.WallMsOfTick(entry.last_access_tick);
+  record.header.pinned_until_s = entry.pinned_in(TierKind::kNvme) ? state_.PinnedUntilWallS(id) : 0;
+  return record;
 }
 
 void Movement::MarkDurable(const tier::CatalogRecord& record) {

@@ -64,6 +64,8 @@ class Movement {
   void FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::DropCause wanted_by,
                    absl::StatusOr<tier::BlockHeader> written);
   void Record(const tier::CatalogRecord& record);
+  // With what has changed since: a pin, a later use.
+  tier::CatalogRecord UpToDate(tier::CatalogRecord record) const;
   void MarkDurable(const tier::CatalogRecord& record);
   void FinishRead(EntryId id, absl::Status status);
 

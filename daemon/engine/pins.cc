@@ -93,6 +93,7 @@ bool Pins::Adopt(EntryId id, uint32_t until_wall_s) {
 void Pins::MoveToNvme(EntryId id) {
   const Entry& entry = state_.index.at(id);
   if (!entry.pinned_in(TierKind::kDram) || !entry.resident(TierKind::kNvme)) return;
+  if (!state_.NvmeReadable(id) || !residency_.ServedFromNvme(entry)) return;
   if (RoomFor(id) == TierKind::kNvme) Set(id, TierKind::kNvme, state_.TenantOf(entry).pins.at(id));
 }
 

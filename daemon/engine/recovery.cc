@@ -188,7 +188,7 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record, Source source) {
   const bool over_age = policy::OverAge(tenant->rules, ages, now_tick);
   EntryId id = state_.index.Find(*ns, identity.key);
   if (id.valid() && state_.index.at(id).resident(TierKind::kNvme)) {
-    LearnFrom(id, record, pinned && !over_age);
+    LearnFrom(id, record, pinned && !over_age, ages.last_access_tick);
     return false;
   }
   const bool stored_anew = id.valid() && state_.index.at(id).state != BlockState::kGone;
@@ -217,8 +217,14 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record, Source source) {
   return true;
 }
 
-void Recovery::LearnFrom(EntryId id, const tier::CatalogRecord& record, bool pinned) {
+void Recovery::LearnFrom(EntryId id, const tier::CatalogRecord& record, bool pinned, uint32_t last_access_tick) {
   index::Entry& entry = state_.index.at(id);
+  // What was found first may be an older copy, from before the block was given up and stored anew.
+  if (entry.state == BlockState::kCommitted && last_access_tick > entry.last_access_tick) {
+    residency_.Refresh(id, last_access_tick, last_access_tick);
+    entry.times_unrecorded = true;
+    state_.timers.Schedule(id, state_.NowTick() + 1);
+  }
   // It was stored anew, and pinned, on another disk while that of the first record was away.
   if (pinned && pins_.Adopt(id, record.header.pinned_until_s)) entry.times_unrecorded = true;
   // The record is an earlier build's, which noted no numbers of keys.

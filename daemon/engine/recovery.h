@@ -41,7 +41,7 @@ class Recovery {
   void AdoptBatch(const std::vector<tier::CatalogRecord>& records, Source source);
   bool AdoptOne(const tier::CatalogRecord& record, Source source);
   // Of a block that is known to be on NVMe another record, or a header: what the first one did not say.
-  void LearnFrom(EntryId id, const tier::CatalogRecord& record, bool pinned);
+  void LearnFrom(EntryId id, const tier::CatalogRecord& record, bool pinned, uint32_t last_access_tick);
   void AdoptPin(EntryId id, uint32_t until_wall_s, bool in_force);
   // Of headers alone: the dates of a life that this one's clock is behind.
   tier::CatalogRecord NotToCome(tier::CatalogRecord record) const;

@@ -108,6 +108,8 @@ void Residency::AdoptBeside(EntryId id, SlotId slot, uint32_t first_commit_tick,
   entry.durable = recorded;
   SetCopy(id, TierKind::kNvme, slot);
   if (recorded) ++state_.TenantOf(entry).stats.durable_blocks;
+  // That may be where its pin belongs: its timer looks.
+  if (entry.pinned_in(TierKind::kDram)) state_.timers.Schedule(id, state_.NowTick() + 1);
   entry.recorded_period = (state_.AccessPeriodOf(entry) + 1) & 3;  // another than that: its record is older
   state_.Arm(id);
 }
@@ -434,7 +436,8 @@ bool Residency::Relocatable(EntryId id) const {
 
 void Residency::MoveOnNvme(EntryId id, SlotId to, uint8_t access_period) {
   Entry& entry = state_.index.at(id);
-  LeaveOrders(id);  // it may be on another disk now
+  state_.recording.erase(entry.copy(TierKind::kNvme).slot);  // what waits to be recorded is no longer so
+  LeaveOrders(id);                                           // it may be on another disk now
   state_.index.SetCopy(id, TierKind::kNvme, to);
   JoinOrders(id);
   state_.devices.nvme->SetHolder(to, id);

@@ -202,6 +202,7 @@ bool Space::MayKeep(std::span<const Hold> holds) const {
 
 // On NVMe the slot is the unit: one block of the victim for one of the taker. Where slots are free, but of other sizes,
 // others give up blocks for a guarantee alone: until so many are free of one size that a segment of it can be emptied.
+// For a share only a slot that the taker can have is of use.
 // That the books have room says nothing: they count what no slot covers, and disks that are sick or absent.
 Space::Step Space::TakeNvmeFromOthers(TenantState& taker, uint32_t slot_bytes) {
   const uint64_t least_bytes = slot_bytes + kNvmeHeaderBytes;
@@ -214,7 +215,12 @@ Space::Step Space::TakeNvmeFromOthers(TenantState& taker, uint32_t slot_bytes) {
   if (claim == Claim::kNone || (scattered && claim != Claim::kGuarantee)) return Step::kStuck;
   state_.NoteTaking(TierKind::kNvme);
   while (TenantState* victim = shares_.Victim(taker, TierKind::kNvme, claim)) {
-    const EntryId leaf = short_on_disks ? VictimOnTakingDisk(*victim, slot_bytes, kNoRequest)
+    const auto may_go = [&](EntryId id) {
+      const bool of_use = claim == Claim::kGuarantee || state_.SlotBytesOf(state_.index.at(id)) == slot_bytes;
+      return of_use && residency_.Evictable(id, TierKind::kNvme);
+    };
+    const EntryId leaf = short_on_disks ? residency_.First(*victim, TierKind::kNvme, may_go,
+                                                           state_.devices.nvme->DisksThatTake(slot_bytes))
                                         : Victim(*victim, TierKind::kNvme, kNoRequest);
     if (leaf.valid()) {
       residency_.DropCopy(leaf, TierKind::kNvme, DropCause(DropReason::kTakenByOther, taker.id));

@@ -10,7 +10,6 @@
 namespace kvartal::policy {
 namespace {
 
-constexpr double kResidenceStartS = 120;
 constexpr double kResidenceMinS = 5;  // a burst that turns everything over must not make all blocks look alike
 constexpr double kResidenceWeight = 0.001;
 
@@ -19,7 +18,7 @@ constexpr uint32_t kEndedRow = 0;
 // Row 0 is what has ended, every other one class of blocks of one slot size.
 class LhdOrder : public EvictionOrder {
  public:
-  explicit LhdOrder(const ReuseClasses* classes) : classes_(*classes) {}
+  LhdOrder(const ReuseClasses* classes, Residence* residence) : classes_(*classes), residence_(*residence) {}
 
   void Insert(EntryId id, const BlockTraits& traits) override {
     rows_.Insert(traits.ns, RowOf(traits), PlaceOf(id, traits));
@@ -30,7 +29,7 @@ class LhdOrder : public EvictionOrder {
   void SetRetired(NamespaceId ns, bool retired) override { rows_.SetRetired(ns, retired); }
   void Evicted(const BlockTraits& traits) override {
     const double stayed_s = std::max(kResidenceMinS, classes_.IdleSeconds(traits.last_access_tick));
-    residence_s_ += kResidenceWeight * (stayed_s - residence_s_);
+    residence_.seconds += kResidenceWeight * (stayed_s - residence_.seconds);
   }
 
   EntryId Victim(absl::FunctionRef<bool(EntryId)> may_evict, uint32_t probe_max) const override {
@@ -92,17 +91,19 @@ class LhdOrder : public EvictionOrder {
     return FirstRowOf(size) + ReuseClassOf(traits);
   }
   double Value(uint32_t reuse_class, uint32_t last_tick, uint32_t slot_bytes) const {
-    return classes_.HitDensity(reuse_class, last_tick, residence_s_) / slot_bytes;
+    return classes_.HitDensity(reuse_class, last_tick, residence_.seconds) / slot_bytes;
   }
 
   const ReuseClasses& classes_;
+  Residence& residence_;
   LeafRows rows_;
   std::vector<uint32_t> slot_sizes_;
-  double residence_s_ = kResidenceStartS;  // how long a block is idle, on average, when it is evicted
 };
 
 }  // namespace
 
-std::unique_ptr<EvictionOrder> NewLhdOrder(const ReuseClasses* classes) { return std::make_unique<LhdOrder>(classes); }
+std::unique_ptr<EvictionOrder> NewLhdOrder(const ReuseClasses* classes, Residence* residence) {
+  return std::make_unique<LhdOrder>(classes, residence);
+}
 
 }  // namespace kvartal::policy

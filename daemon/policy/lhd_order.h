@@ -5,11 +5,12 @@
 #include <memory>
 
 #include "daemon/policy/eviction_order.h"
-#include "daemon/policy/reuse_classes.h"
+#include "daemon/policy/reuse_history.h"
 
 namespace kvartal::policy {
 
-// One tier's. `classes` is the tenant's, told of every use of its blocks in any tier, and outlives the order.
-std::unique_ptr<EvictionOrder> NewLhdOrder(const ReuseClasses* classes);
+// One tier's, or a part's of it. `classes` is the tenant's, told of every use of its blocks in any tier; `residence` is
+// of all orders of the tier, so that their blocks are worth the same. Both outlive the order.
+std::unique_ptr<EvictionOrder> NewLhdOrder(const ReuseClasses* classes, Residence* residence);
 
 }  // namespace kvartal::policy

@@ -152,8 +152,12 @@ SlotId NvmeTier::TakeBehind(DomainId domain, uint32_t slot_bytes, SlotId after) 
   const SlotId slot = TakeOn(*disk, domain, slot_bytes);
   const uint64_t before = same_disk && run.has_value() && run->bytes < kDiskRunBytes ? run->bytes : 0;
   slots.SetRunBytes(At(slot).slot, before + NvmeSlots::ExtentBytes(PayloadOf(slot_bytes)));
-  if (run.has_value()) disks_[run->disk]->slots().GoOnBehind(parent->slot);
   return slot;
+}
+
+void NvmeTier::GoOnBehind(SlotId parent) {
+  const Place at = At(parent);
+  at.disk->slots().GoOnBehind(at.slot);
 }
 
 SlotId NvmeTier::Take(DomainId domain, uint32_t slot_bytes) {
@@ -213,7 +217,7 @@ bool NvmeTier::Adopt(DomainId domain, SlotId slot, uint32_t slot_bytes, uint64_t
 bool NvmeTier::LearnKey(SlotId slot, uint64_t generation, uint32_t key_id) {
   const Place at = At(slot);
   NvmeSlots& slots = at.disk->slots();
-  if (key_id == 0 || slots.GenerationOf(at.slot) != generation) return false;
+  if (key_id == 0 || slots.KeyIdOf(at.slot) == key_id || slots.GenerationOf(at.slot) != generation) return false;
   slots.SetKeyId(at.slot, key_id);
   return true;
 }

@@ -64,6 +64,8 @@ class NvmeTier : public Tier {
   // Grow and Take in one, of a slot that lies right behind `after` where it can, on the disk that ChooseDisk says:
   // blocks of a chain are written, and given up, together. None: as a Grow that fails.
   SlotId TakeBehind(DomainId domain, uint32_t slot_bytes, SlotId after);
+  // What lies in `parent` has a block behind it now: others begin runs of their own.
+  void GoOnBehind(SlotId parent);
   void Give(DomainId domain, SlotId slot) override;
   uint64_t Shrink(DomainId domain, uint64_t keep_bytes, ShrinkDone done) override;
   uint64_t EmptyBytes(DomainId domain) const override;
@@ -125,8 +127,8 @@ class NvmeTier : public Tier {
   // Recovery. Adopt marks a slot as taken by `domain`; false when the record does not fit this file (bounds, slot size,
   // in use). `generation` and `key_id` are the record's; a generation of 0 takes what the first read finds.
   bool Adopt(DomainId domain, SlotId slot, uint32_t slot_bytes, uint64_t generation = 0, uint32_t key_id = 0);
-  // Of a taken slot, by the header that lies there: what its block is encrypted under. False: it is in the clear, or
-  // the header is not that block's.
+  // Of a taken slot, by the header that lies there: what its block is encrypted under. False: that is known, or it is
+  // in the clear, or the header is not that block's.
   bool LearnKey(SlotId slot, uint64_t generation, uint32_t key_id);
   // Reads every block header of those disks, in batches, for a lost catalog. `batch` and `done` run on the engine loop.
   // What cannot be read is left out: DataLoss. Unavailable: the device failed so often that the scan was given up. Some

@@ -78,12 +78,12 @@ struct Life {
   bool quota_lowered = false;  // in this boot
   bool was_removed = false;    // in this boot
   int64_t removed_ms = 0;
-  uint64_t drop_left = 0;        // by a drop, at the last look
-  int64_t drop_moved_ms = 0;     // when it was more before
-  uint64_t shortest_age_ms = 0;  // of every maxAge it ever had; 0: none
-  uint32_t dead_below = 0;       // nonces below were erased, and that was reported
-  uint32_t clear_below = 0;      // those may be in the clear on NVMe, and were not to be any more, once
-  uint32_t dropped_below = 0;    // those were to be erased by a drop, however far it came
+  uint64_t drop_left = UINT64_MAX;  // by a drop, at the last look
+  int64_t drop_moved_ms = 0;        // when it was more before
+  uint64_t shortest_age_ms = 0;     // of every maxAge it ever had; 0: none
+  uint32_t dead_below = 0;          // nonces below were erased, and that was reported
+  uint32_t clear_below = 0;         // those may be in the clear on NVMe, and were not to be any more, once
+  uint32_t dropped_below = 0;       // those were to be erased by a drop, however far it came
   std::vector<GroupId> groups;
   std::vector<std::vector<Block>> spaces;
   absl::flat_hash_map<uint64_t, Slot> slots;          // by offset of the block in the arena

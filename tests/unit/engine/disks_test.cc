@@ -275,8 +275,15 @@ TEST_F(DisksTest, NobodyWaitsForASegmentOnADiskThatHangs) {
   files_[leaving_on]->SetOverdue(1);
   AdvanceMs(kTickMs);
   EXPECT_FALSE(nvme_->leaving()) << "on the others there may be room";
+  for (size_t i = 0; i < files_.size(); ++i) {
+    if (i != leaving_on) files_[i]->Release();
+  }
+  AdvanceMs(kSegmentStuckTicks * kTickMs);
+  Store("b/p", large, Chain(6000, 1));
+  AdvanceMs(5 * kTimerBusyTicks * kTickMs);
+  EXPECT_EQ(TierStatsOf("b/p", TierKind::kNvme).blocks, 1u) << "and what hangs there keeps none of them from it";
   files_[leaving_on]->SetOverdue(0);
-  for (auto& file : files_) file->Release();
+  files_[leaving_on]->Release();
   Pump();
   ExpectBooksAgree();
 }

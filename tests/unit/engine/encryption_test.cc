@@ -344,6 +344,16 @@ TEST_F(EncryptionTest, WhatIsInMemoryIsWrittenUnderTheNewKeyWhenTheOldOneIsRetir
   EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 3)).count, 3u);
 }
 
+TEST_F(EncryptionTest, HeadersBesideRecordsThatNameTheirKeysAreNoNews) {
+  Start({Encrypted(kRed)});
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(1, 3)), 3u);
+  Pump();
+  catalog_disk_->complete = false;
+  Restart();
+  EXPECT_TRUE(catalog_disk_->complete);
+  EXPECT_EQ(catalog_->counts().puts, 0u);
+}
+
 // They would be taken for blocks in the clear once their headers are read no more.
 TEST_F(EncryptionTest, KeysThatRecordsOfAnEarlierBuildDoNotNameAreLearntFromTheHeadersAndRecorded) {
   policy::TenantRules rules = Encrypted(kRed);

@@ -156,6 +156,26 @@ TEST_F(LostCatalogTest, ACatalogThatCannotBeSyncedIsAskedAgainWhenItMayBeOpenAne
   EXPECT_TRUE(catalog_disk_->complete);
 }
 
+TEST_F(LostCatalogTest, APinThatIsSetWhileRecordsWaitForTheCatalogIsInThem) {
+  policy::TenantRules rules = Rules("a/p", 64 * kMiB, 64 * kMiB);
+  rules.tier(TierKind::kNvme).guarantee_bytes = 64 * kMiB;
+  Start({rules});
+  Store("a/p", Open("a/p"), Chain(1, 40));
+  Pump();
+  catalog_disk_ = std::make_shared<testing::CatalogDisk>();
+  RestartWithoutWaiting();
+  catalog_->SetQueueMax(1);
+  Pump();
+  ASSERT_LT(catalog_disk_->records.size(), 40u);
+  ASSERT_EQ(Pin(Open("a/p"), Chain(1, 40), 600'000), policy::Refusal::kNone);
+  catalog_->SetQueueMax(0);
+  AdvanceMs(3 * kTickMs);
+  ASSERT_EQ(catalog_disk_->records.size(), 40u);
+  Restart();
+  Pump();
+  EXPECT_EQ(StatsOf("a/p").pinned_blocks, 40u);
+}
+
 // The tombstone is there though a scan is not at its end: what it covers is erased, wherever it is found.
 TEST_F(LostCatalogTest, WhatATombstoneCoversIsNotServedByItsHeader) {
   StartWith(80);

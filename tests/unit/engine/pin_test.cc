@@ -143,6 +143,22 @@ TEST_F(PinTest, APinThatWasSetWhileTheDiskHungOutlivesTheDaemonOnceItsBlockIsThe
   engine_->CheckInvariants();
 }
 
+TEST_F(PinTest, APinIsNotMovedToACopyThatCannotBeRead) {
+  auto rules = Guaranteed(1, 4);
+  rules.ttl_ms[TierIndex(TierKind::kNvme)] = 80'000;  // looked at every ten seconds
+  Start({rules});
+  const NamespaceId ns = Open("a/p");
+  ASSERT_EQ(Store("a/p", ns, Chain(1, 1)) + Store("a/p", ns, Chain(50, 1)), 2u);
+  Pump();
+  ASSERT_EQ(Pin(ns, Chain(1, 1), 2'000), Refusal::kNone);
+  ASSERT_EQ(Pin(ns, Chain(50, 1), 600'000), Refusal::kNone) << "in memory, since the other has the guarantee of NVMe";
+  file_->SetOverdue(1);
+  AdvanceMs(15'000);
+  for (uint64_t i = 0; i < 100; ++i) Store("a/p", ns, Chain(1000 + i, 1));
+  EXPECT_EQ(Matched(ns, Chain(50, 1)), 1u);
+  engine_->CheckInvariants();
+}
+
 TEST_F(PinTest, APinThatCannotBeKeptIsRefused) {
   auto rules = Guaranteed();
   rules.max_age_ms = 10'000;

@@ -421,6 +421,20 @@ TEST_F(SharingTest, OnNvmeTheSameRuleHolds) {
   engine_->CheckInvariants();
 }
 
+TEST_F(SharingTest, ForAShareOfNvmeNobodyGivesUpBlocksWhoseSlotsAreOfNoUse) {
+  nvme_capacity_bytes_ = kTestNvmeBytes;
+  Start({Rules("a/p", kAll / 2, nvme_capacity_bytes_), Rules("b/p", kAll / 2, nvme_capacity_bytes_)}, kTestNvmeBytes);
+  const NamespaceId a = Open("a/p"), b = Open("b/p", 1, 1, 3 * kTestBlockBytes);
+  for (uint64_t i = 0; i < 1200; ++i) Store("a/p", a, Chain(1 + i, 1));
+  Pump();
+  for (uint64_t i = 0; i < 60; ++i) {
+    Store("b/p", b, Chain(1 + i, 1));
+    AdvanceMs(500);
+  }
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kNvme).drop(DropReason::kTakenByOther).count, 0u);
+  engine_->CheckInvariants();
+}
+
 // As every real disk is: what slots cover is less than what the books count.
 TEST_F(SharingTest, OnNvmeSharesHoldAlsoWhereTheBooksHaveRoomThatNoSlotCovers) {
   nvme_capacity_bytes_ = kTestNvmeBytes;

@@ -55,6 +55,7 @@ class ReuseClassesTest : public ::testing::Test {
   static constexpr uint32_t kOther = 31;
 
   ReuseClasses classes_;
+  Residence residence_;
 };
 
 TEST_F(ReuseClassesTest, WhatComesBackIsWorthMoreThanWhatDoesNot) {
@@ -109,7 +110,7 @@ TEST_F(ReuseClassesTest, ALateReportDoesNotTurnTimeBack) {
 TEST_F(ReuseClassesTest, TheOrderTakesTheWorstClassAndItsOldestBlock) {
   Teach(ReuseClassOf(Traits(1)), 100, 0);
   Teach(ReuseClassOf(Traits(3)), 100, 50);
-  const auto order = NewLhdOrder(&classes_);
+  const auto order = NewLhdOrder(&classes_, &residence_);
   const auto insert = [&](uint32_t id, uint8_t frequency, uint32_t seconds) {
     BlockTraits traits = Traits(frequency);
     traits.last_access_tick = At(seconds);
@@ -126,7 +127,7 @@ TEST_F(ReuseClassesTest, TheOrderTakesTheWorstClassAndItsOldestBlock) {
 
 TEST_F(ReuseClassesTest, OfEquallyGoodBlocksTheLargerGoes) {
   classes_.Use({}, kOther, At(0));
-  const auto order = NewLhdOrder(&classes_);
+  const auto order = NewLhdOrder(&classes_, &residence_);
   BlockTraits small = Traits(1);
   small.slot_bytes = 4096;
   BlockTraits large = Traits(1);

@@ -224,6 +224,7 @@ TEST_F(DisksTest, ConversationsBehindOneSharedPromptLieOnAllDisks) {
   const SlotId prompt = Behind(SlotId::None());
   const SlotId first = Behind(prompt);
   EXPECT_EQ(DiskOf(first), DiskOf(prompt));
+  tier_->GoOnBehind(prompt);
   std::map<size_t, size_t> begun;
   for (int i = 0; i < 200; ++i) {
     const SlotId conversation = Behind(prompt);
