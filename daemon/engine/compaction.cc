@@ -96,7 +96,7 @@ void Compaction::OnCopied(const Move& move, const absl::StatusOr<tier::BlockHead
   if (recording) return;
   entry.writing = false;
   // A reader who is under way finds out by itself.
-  if (absl::IsDataLoss(copied.status()) && !entry.reading)
+  if (absl::IsDataLoss(copied.status()) && !entry.reading && !state_.OverAge(move.id, state_.NowTick()))
     residency_.DropCopy(move.id, TierKind::kNvme, policy::DropReason::kUnreadable);
   // It would be read by nobody, and keep the segment from becoming empty.
   if (absl::IsFailedPrecondition(copied.status()) && !entry.reading && !residency_.ServedFromNvme(entry))

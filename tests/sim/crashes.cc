@@ -37,6 +37,8 @@ void Simulation::DoCrash() {
   if (rests_first && !catalog_failed_) pins = model_.DurablePins();
   const int64_t crash_ms = Now();
   CrashNode(kind);
+  // A disk that was replaced has taken its own with it.
+  std::erase_if(pins, [this](const Model::DurablePin& pin) { return !model_.durable().contains(pin.slot); });
   // Of several copies the one that is found may be of before the pin.
   const bool copies = plan_.disks > 1 && past_back_;
   Boot();
@@ -150,7 +152,10 @@ void Simulation::NoteBoot() {
 // What a crash finds on disk then is all that was to be written there.
 void Simulation::ComeToRest() {
   EndTrouble();
-  for (uint32_t round = 0; round < kRestRounds && !findings_.any(); ++round) {
+  // A short queue of a catalog takes few records and pins a tick, and those of every block may wait for it.
+  uint64_t rounds = kRestRounds;
+  if (plan_.catalog_queue_max > 0) rounds += 2 * model_.durable().size() / plan_.catalog_queue_max;
+  for (uint64_t round = 0; round < rounds && !findings_.any(); ++round) {
     node_.CompleteAll();
     node_.FailLost();
     Tick();
