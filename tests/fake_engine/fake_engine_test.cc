@@ -111,6 +111,8 @@ TEST_P(FakeEngineModelTest, EveryPageOfEveryRequestIsRightInAnyOrderOfPages) {
     EXPECT_EQ(stats.wrong, 0u) << NameOf(order);
     EXPECT_GT(stats.finished, 0u) << NameOf(order);
     orders_that_loaded += stats.loaded > 0 ? 1 : 0;
+    const bool may_find_nothing = order == kernels::PageOrder::kLBHNC || model.groups.size() > 1;
+    EXPECT_TRUE(may_find_nothing || stats.loaded > 0) << NameOf(order);
     sum.preempted += stats.preempted;
     sum.aborted += stats.aborted;
     sum.shared += stats.shared;
@@ -122,7 +124,7 @@ TEST_P(FakeEngineModelTest, EveryPageOfEveryRequestIsRightInAnyOrderOfPages) {
   EXPECT_GT(sum.preempted, 0u);
   EXPECT_GT(sum.aborted, 0u);
   EXPECT_GT(sum.shared, 0u);
-  // The first has nothing to load, and in a tenant as small as this another may find nothing left.
+  // The first has nothing to load. With blocks of two sizes in a tenant as small as this, one more may find nothing left.
   EXPECT_GE(orders_that_loaded, std::size(kernels::kPageOrders) - 2);
   EXPECT_GT(sum.stored, 0u);
   EXPECT_GT(sum.given_back, 0u);
