@@ -124,7 +124,7 @@ TEST_P(FakeEngineModelTest, EveryPageOfEveryRequestIsRightInAnyOrderOfPages) {
   EXPECT_GT(sum.preempted, 0u);
   EXPECT_GT(sum.aborted, 0u);
   EXPECT_GT(sum.shared, 0u);
-  // The first has nothing to load. With blocks of two sizes in a tenant as small as this, one more may find nothing left.
+  // The first has nothing to load. With blocks of two sizes in a tenant as small as this, another may find nothing.
   EXPECT_GE(orders_that_loaded, std::size(kernels::kPageOrders) - 2);
   EXPECT_GT(sum.stored, 0u);
   EXPECT_GT(sum.given_back, 0u);
