@@ -58,11 +58,10 @@ bool Compaction::StartMove(EntryId id) {
   Entry& entry = state_.index.at(id);
   const uint32_t slot_bytes = state_.SlotBytesOf(entry);
   const DomainId domain = state_.TenantOf(entry).domain();
-  const uint64_t bytes = nvme.GrowthBytes(slot_bytes, state_.ledger.capacity_bytes(TierKind::kNvme));
-  if (bytes == 0 || !state_.ledger.SetAside(TierKind::kNvme, bytes)) return false;
+  const uint64_t bytes = slot_bytes + kNvmeHeaderBytes;
+  if (!state_.ledger.SetAside(TierKind::kNvme, bytes)) return false;
   absl::Status grown = absl::UnknownError("pending");
   nvme.Grow(domain, slot_bytes, bytes, [&grown](absl::Status status) { grown = std::move(status); });
-  // The disk may have gone between the two questions: its own thread says so.
   if (!grown.ok()) {
     state_.ledger.Reclaimed(TierKind::kNvme, bytes);
     return false;

@@ -1,5 +1,6 @@
 #include "daemon/engine/erasure.h"
 
+#include <optional>
 #include <utility>
 
 namespace kvartal::engine {
@@ -11,25 +12,40 @@ struct Erasure::Job {
   policy::DropReason reason = policy::DropReason::kMaxAge;
   Done done;
   uint32_t parts = 0;  // under way
+  std::optional<size_t> disk;
   Receipts::Copies erased{};
   absl::Status status;
 };
 
 Erasure::Outcome Erasure::Start(EntryId id, policy::DropReason reason, Done done) {
   if (!residency_.Erasable(id)) return Outcome::kInUse;
-  if (under_way_ >= kErasuresMax) return Outcome::kQueueFull;
   Entry& entry = state_.index.at(id);
+  if (!MayStart(entry)) return Outcome::kQueueFull;
   auto job = std::make_shared<Job>();
   job->id = id;
   job->reason = reason;
   job->done = std::move(done);
   if (entry.resident(TierKind::kDram) && ZeroDram(job)) ++job->parts;
-  if (entry.resident(TierKind::kNvme) && ZeroNvme(job)) ++job->parts;
+  if (entry.resident(TierKind::kNvme) && ZeroNvme(job)) {
+    ++job->parts;
+    job->disk = state_.devices.nvme->DiskOf(entry.copy(TierKind::kNvme).slot);
+  }
   if (job->parts == 0) return Outcome::kQueueFull;
   entry.reading = true;  // a transfer of its copies is under way, as far as everybody else is concerned
   entry.erasing = true;
-  ++under_way_;
+  if (job->disk.has_value()) {
+    on_disk_.Begin(*job->disk);
+  } else {
+    ++in_memory_;
+  }
   return Outcome::kStarted;
+}
+
+// What hangs holds up nothing elsewhere.
+bool Erasure::MayStart(const Entry& entry) const {
+  if (in_memory_ + state_.ThatEnd(on_disk_) >= kErasuresMax) return false;
+  if (!entry.resident(TierKind::kNvme)) return true;
+  return on_disk_.on[state_.devices.nvme->DiskOf(entry.copy(TierKind::kNvme).slot)] < kErasuresMax;
 }
 
 bool Erasure::ZeroDram(const std::shared_ptr<Job>& job) {
@@ -51,7 +67,11 @@ void Erasure::EndPart(const std::shared_ptr<Job>& job, TierKind tier, const absl
   job->erased[TierIndex(tier)] = true;
   job->status.Update(status);
   if (--job->parts > 0) return;
-  --under_way_;
+  if (job->disk.has_value()) {
+    on_disk_.End(*job->disk);
+  } else {
+    --in_memory_;
+  }
   Entry& erased = state_.index.at(job->id);
   erased.reading = erased.erasing = false;
   TenantState& tenant = state_.TenantOf(erased);

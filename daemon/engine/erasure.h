@@ -29,6 +29,7 @@ class Erasure {
 
  private:
   struct Job;
+  bool MayStart(const index::Entry& entry) const;
   bool ZeroDram(const std::shared_ptr<Job>& job);
   bool ZeroNvme(const std::shared_ptr<Job>& job);
   void EndPart(const std::shared_ptr<Job>& job, TierKind tier, const absl::Status& status);
@@ -36,7 +37,9 @@ class Erasure {
   EngineState& state_;
   Residency& residency_;
   Receipts& receipts_;
-  uint32_t under_way_ = 0;
+  // Blocks that are being erased: by the disk, and those in memory alone.
+  WritesByDisk on_disk_;
+  uint32_t in_memory_ = 0;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -149,8 +149,8 @@ void Removal::Note(TenantState& tenant, const char* what, const absl::Status& st
                                                                 status.message(), "; repeat the drop"));
 }
 
-EntryId Removal::NextBlock(TenantState& tenant, TierKind tier) const {
-  return residency_.First(tenant, tier, [this](EntryId id) { return residency_.Removable(id); });
+EntryId Removal::NextBlock(TenantState& tenant, TierKind tier, tier::DiskSet disks) const {
+  return residency_.First(tenant, tier, [this](EntryId id) { return residency_.Removable(id); }, disks);
 }
 
 void Removal::Continue(TenantState& tenant) {
@@ -196,7 +196,10 @@ void Removal::Finish(TenantState& tenant) {
 }
 
 bool Removal::EraseOneFromNvme(TenantState& tenant) {
-  const EntryId id = NextBlock(tenant, TierKind::kNvme);
+  if (state_.devices.nvme == nullptr) return false;
+  // What hangs comes last.
+  EntryId id = NextBlock(tenant, TierKind::kNvme, ~state_.devices.nvme->hanging());
+  if (!id.valid()) id = NextBlock(tenant, TierKind::kNvme);
   if (!id.valid() || state_.index.at(id).resident(TierKind::kDram)) return false;
   const Erasure::Outcome outcome =
       erasure_.Start(id, policy::DropReason::kRemoved, [this, owner = &tenant](const absl::Status&) {

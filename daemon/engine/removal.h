@@ -53,7 +53,7 @@ class Removal {
   void ForgetGone();
   void Note(TenantState& tenant, const char* what, const absl::Status& status);
   // A block that may go now, leaves first. None when there is none, or all of them are in use.
-  EntryId NextBlock(TenantState& tenant, TierKind tier) const;
+  EntryId NextBlock(TenantState& tenant, TierKind tier, tier::DiskSet disks = tier::kAllDisks) const;
   bool EraseOneFromNvme(TenantState& tenant);
 
   EngineState& state_;

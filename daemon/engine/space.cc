@@ -162,8 +162,9 @@ Refusal Space::DramRefusal(const TenantState& tenant, uint32_t slot_bytes) const
 
 SpaceResult Space::TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t request, SlotId after) {
   const uint64_t slot_charge = slot_bytes + kNvmeHeaderBytes;
+  const Refusal short_of = state_.devices.nvme->all_healthy() ? Refusal::kCapacity : Refusal::kTierSick;
   // No room that anybody makes would do.
-  if (!state_.devices.nvme->Fits(slot_bytes)) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kCapacity};
+  if (!state_.devices.nvme->Fits(slot_bytes)) return {SpaceOutcome::kRefused, SlotId::None(), short_of};
   for (uint32_t round = 0; round < kEvictionsPerReserveMax; ++round) {
     SlotId slot;
     Step step = GrowNvme(tenant, slot_bytes, after, &slot);
@@ -171,7 +172,7 @@ SpaceResult Space::TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t r
     if (step == Step::kWait) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kTierSick};
     if (step == Step::kStuck) step = DropExpired(tenant, TierKind::kNvme);
     if (step == Step::kStuck && Room(tenant, TierKind::kNvme) >= slot_charge) {
-      // Free, but in segments of other sizes: brought together, it costs nobody a block.
+      // Free, but in segments of other sizes, or kept for what is brought together now: that costs nobody a block.
       const Compaction::Started started = compaction_.Start(slot_bytes);
       if (started == Compaction::Started::kUnderWay) {
         step = Step::kWait;
@@ -192,7 +193,6 @@ SpaceResult Space::TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t r
   const policy::Account& account = state_.ledger.account(tenant.id, TierKind::kNvme);
   if (account.limit_bytes < slot_charge) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kTooSmall};
   const bool limited = account.charged_bytes + slot_charge > account.limit_bytes;
-  const Refusal short_of = state_.devices.nvme->all_healthy() ? Refusal::kCapacity : Refusal::kTierSick;
   return {SpaceOutcome::kRefused, SlotId::None(), limited ? Refusal::kTenantLimit : short_of};
 }
 

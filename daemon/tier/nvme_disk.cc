@@ -125,6 +125,8 @@ void NvmeDisk::Recycle(TransferPtr transfer) {
 bool NvmeDisk::Write(SlotId slot, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
                      std::span<const std::byte> payload, WriteDone done) {
   if (!slots_.Idle(slot)) KV_BUG("an nvme slot is written while another transfer of it is under way");
+  // Others wait for room in the queue already, and come first.
+  if (!stalled_.empty()) return false;
   const uint32_t segment = *segments_.SegmentOf(slot);
   SegmentPage& page = pages_[segment];
   const bool first = page.writing == 0 && page.waiting.empty();
@@ -355,7 +357,7 @@ bool NvmeDisk::SubmitWaiting(uint32_t segment) {
 // Every transfer that ends comes by: what the full queue had no room for is submitted now.
 void NvmeDisk::OnQueueRoom() {
   if (closed_) return;
-  while (!stalled_.empty() && SubmitWaiting(stalled_.back())) stalled_.pop_back();
+  while (!stalled_.empty() && SubmitWaiting(stalled_.front())) stalled_.pop_front();
   if (scan_ != nullptr) scan_->Step();
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -99,8 +100,8 @@ class NvmeDisk : public std::enable_shared_from_this<NvmeDisk> {
   NvmeSlots slots_;
   DeviceHealth health_;
   std::vector<SegmentPage> pages_;  // by segment
-  std::vector<uint32_t>
-      stalled_;  // segments with waiting writes that may be submitted as soon as the disk queue has room
+  // Segments whose waiting writes may be submitted as soon as the disk queue has room, the first one first.
+  std::deque<uint32_t> stalled_;
   absl::flat_hash_map<DomainId, std::shared_ptr<PresentCipher>> ciphers_;
   CipherBuffers cipher_buffers_;
   std::vector<TransferPtr> spare_;

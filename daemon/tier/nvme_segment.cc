@@ -77,8 +77,9 @@ uint32_t SegmentTable::FindUnassigned(uint32_t payload_bytes) const {
 
 bool SegmentTable::CanReserve(uint32_t payload_bytes) const {
   const auto it = classes_.find(payload_bytes);
-  if (it != classes_.end() && it->second.free_slots > 0) return true;
-  return FindUnassigned(payload_bytes) != kNone;
+  const uint64_t free = it == classes_.end() ? 0 : it->second.free_slots;
+  const bool leaves = leaving_ != kNone && segments_[leaving_].payload_bytes == payload_bytes;
+  return free > (leaves ? segments_[leaving_].used : 0) || FindUnassigned(payload_bytes) != kNone;
 }
 
 SlotId SegmentTable::Reserve(uint32_t payload_bytes) {

@@ -21,12 +21,15 @@ class SegmentTable {
   SegmentTable(uint64_t first_byte, uint64_t end_byte, uint64_t segment_bytes);
 
   // Sizes below are payload bytes of a slot, a multiple of kSlotAlignBytes; its header comes on top.
+  // While no segment is empty, what one that is leaving needs of its size is not to be had.
   bool CanReserve(uint32_t payload_bytes) const;
   // The next free slot of the open segment, so that what is written together lies together; a full one is followed by
-  // the emptiest segment of that size, then by one without a size. None when there is none.
+  // the emptiest segment of that size, then by one without a size. None when there is none. REQUIRES: CanReserve, but
+  // for what leaves a segment.
   SlotId Reserve(uint32_t payload_bytes);
   // The slot right behind `after`, so that what goes together lies together. Where that is not free, or `after` is
   // None, the first of kSlotRun free ones, which others leave alone while they have any of their own. Else as above.
+  // REQUIRES: CanReserve.
   SlotId ReserveBehind(uint32_t payload_bytes, SlotId after);
   // A slot that holds a block already. False: out of bounds, not at a slot's start for that size, in use, or its
   // segment has another size.

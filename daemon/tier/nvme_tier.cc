@@ -121,10 +121,10 @@ uint64_t NvmeTier::GrowthBytes(uint32_t slot_bytes, uint64_t at_most_bytes) cons
 // What leaves a segment stays on its disk where it can: nothing else grows without saying what it goes behind.
 void NvmeTier::Grow(DomainId domain, uint32_t slot_bytes, uint64_t growth_bytes, GrowDone done) {
   KV_CHECK(slot_bytes > 0 && growth_bytes == NvmeSlots::ExtentBytes(PayloadOf(slot_bytes)));
-  std::optional<size_t> disk = LeavingDisk();
-  if (!disk.has_value() || disks_[*disk]->GrowthBytes(slot_bytes, growth_bytes) == 0)
-    disk = Choose(slot_bytes, std::nullopt);
-  const bool grown = disk.has_value() && disks_[*disk]->slots().Grow(domain, PayloadOf(slot_bytes));
+  const auto grow_on = [&](std::optional<size_t> disk) {
+    return disk.has_value() && disks_[*disk]->Healthy() && disks_[*disk]->slots().Grow(domain, PayloadOf(slot_bytes));
+  };
+  const bool grown = grow_on(LeavingDisk()) || grow_on(Choose(slot_bytes, std::nullopt));
   done(grown ? absl::OkStatus()
              : absl::ResourceExhaustedError(absl::StrCat("no free nvme slot for ", slot_bytes, " bytes")));
 }

@@ -288,6 +288,30 @@ TEST_F(DisksTest, NobodyWaitsForASegmentOnADiskThatHangs) {
   ExpectBooksAgree();
 }
 
+TEST_F(DisksTest, WhatIsToBeErasedOnADiskThatHangsHoldsUpNoOtherDisk) {
+  StartWith({Rules("a/p", 64 * kMiB, 3 * kDiskBytes), Rules("b/p", 64 * kMiB, 3 * kDiskBytes)});
+  const NamespaceId a = Open("a/p"), b = Open("b/p");
+  StoreHeads("a/p", a, 1, 4 * kErasuresMax);
+  StoreHeads("b/p", b, 10'000, 30);
+  ASSERT_GT(BlocksOn(1), size_t{kErasuresMax});
+  files_[1]->Hold();
+  rules_[0].max_age_ms = 1000;
+  engine_->ApplyPolicy(Table());
+  AdvanceMs(5'000);
+  EXPECT_GT(BlocksOn(0) + BlocksOn(2), 20u) << "as many are being erased as may be";
+  files_[1]->SetOverdue(1);
+  AdvanceMs(10'000);
+  EXPECT_LE(BlocksOn(0) + BlocksOn(2), 30u) << "the other tenant's";
+  engine_->DropTenant(engine_->FindTenant("b/p"), [](const absl::StatusOr<uint64_t>&) {});
+  AdvanceMs(1'000);
+  EXPECT_EQ(BlocksOn(0) + BlocksOn(2), 0u);
+  files_[1]->SetOverdue(0);
+  files_[1]->Release();
+  AdvanceMs(5'000);
+  EXPECT_EQ(BlocksOn(1), 0u);
+  ExpectBooksAgree();
+}
+
 TEST_F(DisksTest, ADiskThatBeginsToHangBetweenTwoQuestionsEndsNoDaemon) {
   for (size_t questions = 1; questions <= 60; ++questions) {
     fakes_.clear();

@@ -361,6 +361,40 @@ TEST_F(NvmeTierTest, WaitingWritesGoOutAsTheQueueDrains) {
   for (uint64_t i = 0; i < slots.size(); ++i) EXPECT_TRUE(Read(slots[i], i).ok()) << i;
 }
 
+TEST_F(NvmeTierTest, WhatWaitsLongestForTheQueueGoesFirst) {
+  const SlotId ready = Store(1000);
+  constexpr size_t kOfEach = 8;
+  std::vector<uint32_t> sizes;
+  std::vector<SlotId> slots;
+  std::vector<Mapping> payloads;
+  for (const uint32_t size : {2 * kPayload, 4 * kPayload}) {
+    for (size_t i = 0; i < kOfEach; ++i) {
+      sizes.push_back(size);
+      slots.push_back(NewSlot(kDomain, size));
+      payloads.push_back(PayloadOf(slots.size(), size));
+    }
+  }
+  const SlotId late = NewSlot();
+  ASSERT_EQ(late.value() / 1024, ready.value() / 1024) << "in a segment that has its header";
+  const Mapping payload = PayloadOf(2000);
+  file_->SetQueueMax(2);
+  std::vector<uint32_t> written;
+  bool refused = false;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    ASSERT_TRUE(tier_->Write(slots[i], IdentityOf(i, sizes[i]), kCommitMs, kCommitMs, SpanOf(payloads[i]),
+                             [&, i](const absl::StatusOr<BlockHeader>& header) {
+                               ASSERT_TRUE(header.ok());
+                               written.push_back(sizes[i]);
+                               if (i != 0) return;
+                               refused = !tier_->Write(late, IdentityOf(2000), kCommitMs, kCommitMs, SpanOf(payload),
+                                                       [](const absl::StatusOr<BlockHeader>&) {});
+                             }));
+  }
+  executor_.RunAll();
+  EXPECT_EQ(written, sizes) << "the first segment's, then the other's";
+  EXPECT_TRUE(refused) << "by a queue that others wait for";
+}
+
 TEST_F(NvmeTierTest, GivingASlotDuringATransferIsDeferredAndReported) {
   ::unsetenv("KVARTAL_BUGS_FATAL");
   ASSERT_TRUE(Store(1).valid());
