@@ -238,25 +238,18 @@ void AttachServer::EndSession(Session* session) {
     engine_->EndSession(ended->id());
     std::erase(group->sessions, ended.get());
     if (group->sessions.empty()) {
-      EndGroup(group, seen_ns, WriterOf(*ended));
+      EndGroup(group, seen_ns, ended->left());
     } else {
-      request_path_.AbortFillsOf(ended->id(), group, WriterOf(*ended));
+      request_path_.AbortFillsOf(ended->id(), group, ended->left());
     }
   }
   for (const uint32_t ns : ended->namespaces) engine_->CloseNamespace(NamespaceId(ns));
   ended->HangUp();
 }
 
-// Who went by itself writes no more; who was cut off may be in the middle of it.
-engine::Writer AttachServer::WriterOf(const Session& ended) {
-  const CutReason cut = ended.cut();
-  const bool left = cut == CutReason::kPeerClosed || cut == CutReason::kDetached || cut == CutReason::kPeerExited;
-  return left ? engine::Writer::kDone : engine::Writer::kMayWrite;
-}
-
-void AttachServer::EndGroup(EngineGroup* group, int64_t seen_ns, engine::Writer writer) {
+void AttachServer::EndGroup(EngineGroup* group, int64_t seen_ns, bool left) {
   const std::unique_ptr<EngineGroup> ended = groups_.Remove(group->id);
-  const size_t aborted = engine_->AbortGroup(ended->id, writer);
+  const size_t aborted = engine_->AbortGroup(ended->id, left ? kAllShards : 0);
   ended->leases.ReleaseAll([this](std::span<const engine::Hold> blocks) { engine_->Release(blocks); });
   ++counters_.reclaims;
   counters_.reclaimed_blocks += aborted;

@@ -114,8 +114,7 @@ class AttachServer : private engine::EngineObserver {
   void GrantMemory(Session* session, const engine::DomainMemory& memory);
   void WatchPeerExit(Session* session);
   void OnPeerExit(Session* session);
-  static engine::Writer WriterOf(const Session& ended);
-  void EndGroup(EngineGroup* group, int64_t seen_ns, engine::Writer writer);
+  void EndGroup(EngineGroup* group, int64_t seen_ns, bool left);
   void SayGoodbye(Session* session, std::string_view reason);
   void EndTenant(const std::string& tenant, std::string_view reason, CutReason cut);
 

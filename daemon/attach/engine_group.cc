@@ -37,6 +37,14 @@ bool EngineGroup::MayFill(size_t blocks) const {
   return filling.size() + reserving_blocks + blocks <= kFillingBlocksPerGroupMax;
 }
 
+uint64_t EngineGroup::ShardsOf(SessionId session, uint64_t reservation) const {
+  uint64_t shards = 0;
+  const auto it = filling.find(reservation);
+  if (it == filling.end()) return shards;
+  for (const Writer& writer : it->second) shards |= writer.session == session ? uint64_t{1} << writer.shard : 0;
+  return shards;
+}
+
 EngineGroup* GroupTable::Create(std::string name, TenantId tenant, const std::string& attestor) {
   KV_CHECK(name.size() == kGroupNameBytes && !by_name_.contains(name));
   const GroupId id(++last_id_);

@@ -29,6 +29,8 @@ struct EngineGroup {
               int64_t lease_ns);
 
   bool MayFill(size_t blocks) const;
+  // Those of `reservation` that `session` has reserved and not committed: bit i for shard i.
+  uint64_t ShardsOf(SessionId session, uint64_t reservation) const;
 
   const GroupId id;
   const std::string name;  // 16 random bytes: who knows them and is of the tenant may join

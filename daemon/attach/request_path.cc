@@ -322,7 +322,8 @@ void RequestPath::OnReserved(const Asked& asked, std::vector<engine::ReservedBlo
   Session* session = parts_.sessions->Find(asked.session);
   if (session == nullptr || !session->alive()) {
     for (const engine::ReservedBlock& block : blocks) {
-      if (block.outcome == engine::ReserveOutcome::kGranted) orphans_.emplace_back(asked.group, block.reservation);
+      if (block.outcome == engine::ReserveOutcome::kGranted)
+        orphans_.push_back({asked.group, block.reservation, asked.shard});
     }
     if (!orphans_.empty()) parts_.orphaned();
     return;
@@ -379,7 +380,8 @@ void RequestPath::Abort(Session* session) {
   Charge(static_cast<size_t>(in.reservations_size()));
   uint32_t aborted = 0;
   for (const uint64_t reservation : in.reservations()) {
-    if (parts_.engine->Abort(group->id, ReservationId(reservation)))
+    const uint64_t done = group->ShardsOf(session->id(), reservation);
+    if (parts_.engine->Abort(group->id, ReservationId(reservation), done))
       ++aborted;
     else
       ++parts_.stats->not_found;
@@ -453,30 +455,29 @@ void RequestPath::Hint(Session* session) {
   if (in.what() == v1::Hint::WAITING) parts_.engine->Hint(lease->left(), policy::SessionHint::kWaiting);
 }
 
-void RequestPath::AbortFillsOf(SessionId session, EngineGroup* group, engine::Writer writer) {
-  std::vector<ReservationId> fills;
+void RequestPath::AbortFillsOf(SessionId session, EngineGroup* group, bool left) {
+  std::vector<std::pair<ReservationId, uint64_t>> fills;
   for (const auto& [reservation, writers] : group->filling) {
-    const bool of_it = std::any_of(writers.begin(), writers.end(),
-                                   [&](const EngineGroup::Writer& each) { return each.session == session; });
-    if (of_it) fills.emplace_back(reservation);
+    const uint64_t shards = group->ShardsOf(session, reservation);
+    if (shards != 0) fills.emplace_back(reservation, shards);
   }
   std::sort(fills.begin(), fills.end());
   // Other ranks may have their shards there: they will be told that nothing is being filled.
-  for (const ReservationId reservation : fills) {
+  for (const auto& [reservation, shards] : fills) {
     group->filling.erase(reservation.value());
-    parts_.engine->Abort(group->id, reservation, writer);
+    parts_.engine->Abort(group->id, reservation, left ? shards : 0);
   }
 }
 
 void RequestPath::AbortOrphans() {
-  std::vector<std::pair<GroupId, ReservationId>> orphans;
+  std::vector<Orphan> orphans;
   orphans.swap(orphans_);
-  for (const auto& [group_id, reservation] : orphans) {
+  for (const auto& [group_id, reservation, shard] : orphans) {
     EngineGroup* group = parts_.groups->Find(group_id);
     if (group == nullptr) continue;
     // Another rank may have been granted a shard of the same block.
     group->filling.erase(reservation.value());
-    parts_.engine->Abort(group_id, reservation);
+    parts_.engine->Abort(group_id, reservation, uint64_t{1} << shard);
   }
 }
 

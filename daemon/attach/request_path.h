@@ -43,8 +43,8 @@ class RequestPath {
   void SendError(Session* session, v1::Error::Code code, std::string_view message, std::string_view refusal = "");
   // Slots that were granted for a session that had ended meanwhile: nobody knows them, so they are aborted.
   void AbortOrphans();
-  // A session of the group has ended: what it reserved and did not commit, nobody will.
-  void AbortFillsOf(SessionId session, EngineGroup* group, engine::Writer writer);
+  // A session of the group has ended: what it reserved and did not commit, nobody will. `left`: nor writes it.
+  void AbortFillsOf(SessionId session, EngineGroup* group, bool left);
 
  private:
   void OpenNamespace(Session* session);
@@ -81,6 +81,11 @@ class RequestPath {
     uint32_t shard = 0;
     size_t blocks = 0;
   };
+  struct Orphan {
+    GroupId group;
+    ReservationId reservation;
+    uint32_t shard = 0;
+  };
   void OnReserved(const Asked& asked, std::vector<engine::ReservedBlock> blocks);
   // The leases a Load hands over: the lease it was for takes them, or they are given back.
   void TakeOver(GroupId group_id, LeaseId lease_id, uint32_t first, std::span<const engine::BlockPlace> places);
@@ -92,7 +97,7 @@ class RequestPath {
   const Parts parts_;
   std::vector<engine::BlockPlace> places_;  // reused by every Lookup
   std::string outcomes_;                    // reused by every Commit
-  std::vector<std::pair<GroupId, ReservationId>> orphans_;
+  std::vector<Orphan> orphans_;
 };
 
 }  // namespace kvartal::attach

@@ -70,6 +70,10 @@ class Session {
   }
   CutReason cut() const { return cut_; }
   bool alive() const { return cut_ == CutReason::kNone; }
+  // By itself, and writes no more. Who was cut off may be in the middle of a copy.
+  bool left() const {
+    return cut_ == CutReason::kPeerClosed || cut_ == CutReason::kDetached || cut_ == CutReason::kPeerExited;
+  }
   bool wants_to_write() const { return !outbox_.empty(); }
 
   EngineGroup* group = nullptr;  // set by Attach

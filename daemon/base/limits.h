@@ -135,8 +135,9 @@ inline constexpr uint64_t kGhostFadeSeconds = 64;       // misses of lost blocks
 inline constexpr uint64_t kGhostKeysMax = 1u << 20;     // a node and tier, cut evenly between tenants: about 50 MB
 inline constexpr uint64_t kGhostCapacityParts = 16;     // ghosts of a small guarantee: this part of the tier
 inline constexpr size_t kLeavingProbesMax = 64;         // extents looked at for the one that is easiest to empty
-inline constexpr uint32_t kFillTicksMax = 100;          // a fill in an extent that has to be emptied, or beside an
-                                                        // older copy on NVMe, ends after 10 s, as a lease does
+inline constexpr uint32_t kFillTicksMax = 100;          // a fill in an extent that has to be emptied, beside an older
+                                                        // copy on NVMe, or that no rank is at, ends after 10 s, as a
+                                                        // lease does
 inline constexpr uint32_t kLoadTicksFree = 100;         // a Load keeps its blocks for so long, as a lease does: then as
                                                         // long as a lease of them would be renewed
 inline constexpr uint32_t kVictimProbesMax = 4096;      // leased candidates passed over before a search gives up

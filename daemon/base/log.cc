@@ -43,6 +43,8 @@ bool SetLogLevel(std::string_view name) {
     Logger().set_level(spdlog::level::warn);
   else if (name == "error")
     Logger().set_level(spdlog::level::err);
+  else if (name == "off")
+    Logger().set_level(spdlog::level::off);
   else
     return false;
   return true;

@@ -10,7 +10,7 @@ namespace kvartal {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// Lines below `level` are dropped. Accepts debug, info, warning, error; false for anything else.
+// Lines below `level` are dropped. Accepts debug, info, warning, error, off; false for anything else.
 bool SetLogLevel(std::string_view name);
 void LogLine(LogLevel level, std::string_view component, std::string_view text);
 

@@ -10,6 +10,8 @@
 
 namespace kvartal {
 
+inline constexpr uint64_t kAllShards = ~uint64_t{0};  // in a mask: bit i for shard i
+
 struct ModelLayout {
   uint32_t tokens_per_block = 0;
   uint32_t shard_count = 1;  // node-local TP x PP ranks; 1 for MLA

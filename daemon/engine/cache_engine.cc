@@ -151,11 +151,11 @@ CommitOutcome CacheEngine::Commit(GroupId group, ReservationId reservation, uint
   return core_->store_path.Commit(group, reservation, shard);
 }
 
-bool CacheEngine::Abort(GroupId group, ReservationId reservation, Writer writer) {
-  return core_->store_path.Abort(group, reservation, writer);
+bool CacheEngine::Abort(GroupId group, ReservationId reservation, uint64_t done) {
+  return core_->store_path.Abort(group, reservation, done);
 }
 
-size_t CacheEngine::AbortGroup(GroupId group, Writer writer) { return core_->store_path.AbortGroup(group, writer); }
+size_t CacheEngine::AbortGroup(GroupId group, uint64_t done) { return core_->store_path.AbortGroup(group, done); }
 
 void CacheEngine::DropTenant(TenantId tenant, absl::AnyInvocable<void(absl::StatusOr<uint64_t> bytes)> done) {
   core_->removal.Start(core_->state.tenant(tenant), std::move(done));

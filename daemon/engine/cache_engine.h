@@ -124,9 +124,6 @@ struct DomainMemory {
 };
 
 // Told on the engine loop. Implemented by attach.
-// Of a fill that is aborted. kMayWrite: whoever fills it may be alive and at it, so its slot is nobody's for a while.
-enum class Writer : uint8_t { kDone, kMayWrite };
-
 class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
@@ -219,10 +216,12 @@ class CacheEngine {
   void Reserve(const ReserveRequest& request, ReserveDone done);
   CommitOutcome Commit(GroupId group, ReservationId reservation, uint32_t shard);
   // True when it was filling and of this group.
-  bool Abort(GroupId group, ReservationId reservation, Writer writer = Writer::kDone);
+  // `done`: bit i for a shard i that nobody writes any more. While another that is reserved and not committed may be
+  // being written, the slot is nobody's for a while.
+  bool Abort(GroupId group, ReservationId reservation, uint64_t done = kAllShards);
   // Aborts all that `group` fills, ends what it waits for (a Load answers with what it has, a Reserve not at all),
   // gives its empty extents back. Returns blocks aborted.
-  size_t AbortGroup(GroupId group, Writer writer = Writer::kDone);
+  size_t AbortGroup(GroupId group, uint64_t done = kAllShards);
 
   // --- people
   // Deletes everything of a tenant, provably: DRAM punched, NVMe zeroed, a tombstone persisted. `done` with bytes

@@ -446,6 +446,7 @@ EngineStats EngineState::Stats() const {
     copy.pinned_blocks = tenant->pins.size();
     copy.pinned_bytes = std::accumulate(tenant->pinned_bytes.begin(), tenant->pinned_bytes.end(), uint64_t{0});
     copy.leased_bytes = tenant->leased_bytes;
+    copy.kept_bytes = tenant->kept_bytes;
     copy.reclaiming_bytes = tenant->reclaiming_bytes;
     if (tenant->memory_open) {
       copy.tiers[TierIndex(TierKind::kDram)].granted_empty_bytes = devices.dram->EmptyBytes(tenant->domain());

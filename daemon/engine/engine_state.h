@@ -171,6 +171,9 @@ struct Filling {
   uint64_t shards_missing = 0;  // bit i: shard i is not committed yet
   uint64_t shards_taken = 0;    // bit i: some session reserved shard i
   uint32_t since_tick = 0;
+  uint32_t stored_tick = 0;  // since when nobody is at it, a shard being there
+
+  uint64_t shards_written() const { return shards_taken & shards_missing; }  // it may be, right now
 };
 
 class EngineState;

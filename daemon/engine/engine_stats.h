@@ -64,6 +64,7 @@ struct TenantStats {
   uint64_t write_throughs = 0;  // copies written to NVMe at commit
   uint64_t durable_blocks = 0;
   uint64_t pinned_blocks = 0, pinned_bytes = 0;
+  uint64_t kept_bytes = 0;        // of blocks read in place, or pinned in DRAM: each once
   uint64_t leased_bytes = 0;      // of blocks read in place
   uint64_t reclaiming_bytes = 0;  // memory it gave back, until the system has it
 };

@@ -1,7 +1,6 @@
 #include "daemon/engine/store_path.h"
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 #include <utility>
 
@@ -145,6 +144,7 @@ class StorePath::Operation : public Waiter {
     Filling& filling = state_.fillings.at(reservation);
     const uint64_t bit = uint64_t{1} << shard_;
     if (filling.group != group_ || (filling.shards_taken & bit) != 0) return AddBusy();
+    path_.half_stored_.erase({filling.stored_tick, reservation});
     filling.shards_taken |= bit;
     AddSlot(id, reservation);
   }
@@ -258,7 +258,13 @@ CommitOutcome StorePath::Commit(GroupId group, ReservationId reservation, uint32
   const uint64_t bit = shard < kShardsMax ? uint64_t{1} << shard : 0;
   if ((filling.shards_taken & filling.shards_missing & bit) == 0) return CommitOutcome::kNotFilling;
   filling.shards_missing &= ~bit;
-  if (filling.shards_missing != 0) return CommitOutcome::kShardStored;
+  if (filling.shards_missing != 0) {
+    if (filling.shards_written() == 0) {
+      filling.stored_tick = state_.NowTick();
+      half_stored_.emplace(filling.stored_tick, reservation);
+    }
+    return CommitOutcome::kShardStored;
+  }
   const EntryId id = filling.entry;
   EndFilling(reservation);
   residency_.Commit(id);
@@ -276,22 +282,22 @@ CommitOutcome StorePath::Commit(GroupId group, ReservationId reservation, uint32
 void StorePath::EndFilling(ReservationId reservation) {
   auto node = state_.fillings.extract(reservation);
   const Filling& filling = node.mapped();
+  half_stored_.erase({filling.stored_tick, reservation});
   state_.filling_by_entry.erase(filling.entry);
   auto group = state_.fillings_by_group.find(filling.group);
   group->second.erase(reservation);
   if (group->second.empty()) state_.fillings_by_group.erase(group);
 }
 
-bool StorePath::Abort(GroupId group, ReservationId reservation, Writer writer) {
+bool StorePath::Abort(GroupId group, ReservationId reservation, uint64_t done) {
   auto it = state_.fillings.find(reservation);
   if (it == state_.fillings.end() || it->second.group != group) return false;
   const EntryId id = it->second.entry;
   TenantState& tenant = state_.TenantOf(state_.index.at(id));
-  // Who aborts its shard says nothing of other ranks.
-  const bool others_write = std::popcount(it->second.shards_taken) > 1;
+  const bool written = (it->second.shards_written() & ~done) != 0;
   EndFilling(reservation);
   const SlotId slot = residency_.Abandon(id);
-  if (writer == Writer::kMayWrite || others_write) {
+  if (written) {
     state_.devices.dram->SetHolder(tenant.domain(), slot, EntryId::None());
     resting_.push_back({tenant.id, slot, state_.NowTick() + kRestTicks});
     ++tenant.resting_slots;
@@ -306,6 +312,7 @@ bool StorePath::Abort(GroupId group, ReservationId reservation, Writer writer) {
 void StorePath::Tick() {
   GiveRested();
   AbortOverdue();
+  AbortHalfStored();
 }
 
 void StorePath::GiveRested() {
@@ -323,24 +330,33 @@ void StorePath::AbortOverdue() {
   });
   const bool any_beside = state_.NowTick() - state_.fill_beside_copy_tick <= 2 * kFillTicksMax;
   if (!any_leaves && !any_beside) return;
-  std::vector<std::pair<ReservationId, GroupId>> overdue;
+  std::vector<ReservationId> overdue;
   for (const auto& [reservation, filling] : state_.fillings) {
     const Entry& entry = state_.index.at(filling.entry);
     const bool owed = state_.devices.dram->IsLeaving(state_.TenantOf(entry).domain(), entry.copy(TierKind::kDram).slot);
     // What it has on NVMe may have to be erased, or go: until the fill ends it cannot.
     const bool keeps = entry.resident(TierKind::kNvme);
-    if ((owed || keeps) && state_.NowTick() - filling.since_tick >= kFillTicksMax)
-      overdue.emplace_back(reservation, filling.group);
+    if ((owed || keeps) && state_.NowTick() - filling.since_tick >= kFillTicksMax) overdue.push_back(reservation);
   }
   std::sort(overdue.begin(), overdue.end());
-  for (const auto& [reservation, group] : overdue) {
-    // One of them may have let a waiting Reserve go on, and that ended others.
-    if (Abort(group, reservation, Writer::kMayWrite) && state_.observer != nullptr)
-      state_.observer->OnFillEnded(group, reservation);
-  }
+  for (const ReservationId reservation : overdue) EndUnasked(reservation);
 }
 
-size_t StorePath::AbortGroup(GroupId group, Writer writer) {
+void StorePath::AbortHalfStored() {
+  while (!half_stored_.empty() && state_.NowTick() - half_stored_.begin()->first >= kFillTicksMax)
+    EndUnasked(half_stored_.begin()->second);
+}
+
+// One that was to be ended may have been, by a waiting Reserve that another let go on.
+void StorePath::EndUnasked(ReservationId reservation) {
+  const auto it = state_.fillings.find(reservation);
+  if (it == state_.fillings.end()) return;
+  const GroupId group = it->second.group;
+  Abort(group, reservation, 0);
+  if (state_.observer != nullptr) state_.observer->OnFillEnded(group, reservation);
+}
+
+size_t StorePath::AbortGroup(GroupId group, uint64_t done) {
   // Out of the queue first: what they give back may let others go on.
   auto ended = state_.TakeOut([&](const Waiter& waiter) { return waiter.group() == group; });
   for (std::unique_ptr<Waiter>& waiter : ended) {
@@ -353,7 +369,7 @@ size_t StorePath::AbortGroup(GroupId group, Writer writer) {
   std::vector<ReservationId> reservations(it->second.begin(), it->second.end());
   std::sort(reservations.begin(), reservations.end());
   TenantState& tenant = state_.TenantOf(state_.index.at(state_.fillings.at(reservations.front()).entry));
-  for (const ReservationId reservation : reservations) Abort(group, reservation, writer);
+  for (const ReservationId reservation : reservations) Abort(group, reservation, done);
   space_.GiveBackEmpty(tenant);
   state_.Wake(tenant);
   return reservations.size();

@@ -9,8 +9,10 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "daemon/engine/engine_state.h"
 #include "daemon/engine/movement.h"
 #include "daemon/engine/residency.h"
@@ -25,8 +27,8 @@ class StorePath {
 
   void Reserve(const ReserveRequest& request, CacheEngine::ReserveDone done);
   CommitOutcome Commit(GroupId group, ReservationId reservation, uint32_t shard);
-  bool Abort(GroupId group, ReservationId reservation, Writer writer);
-  size_t AbortGroup(GroupId group, Writer writer);
+  bool Abort(GroupId group, ReservationId reservation, uint64_t done);
+  size_t AbortGroup(GroupId group, uint64_t done);
   void Tick();
 
  private:
@@ -34,6 +36,9 @@ class StorePath {
   void EndFilling(ReservationId reservation);
   // Ends fills that hold an extent which has to be emptied, or an older copy on NVMe, for longer than a lease would.
   void AbortOverdue();
+  // Ends fills of which nobody has come for the shards that are left.
+  void AbortHalfStored();
+  void EndUnasked(ReservationId reservation);
   void GiveRested();
 
   // Of an aborted fill whose writer may not know it yet: nobody's until then, and charged.
@@ -43,6 +48,8 @@ class StorePath {
     uint32_t until_tick = 0;
   };
   std::deque<RestingSlot> resting_;  // by time
+  // Fills with a shard committed, and nobody at the others since that tick.
+  absl::btree_set<std::pair<uint32_t, ReservationId>> half_stored_;
   EngineState& state_;
   Residency& residency_;
   Space& space_;

@@ -100,7 +100,6 @@ class FakeEngineModelTest : public FakeEngineTest, public ::testing::WithParamIn
 TEST_P(FakeEngineModelTest, EveryPageOfEveryRequestIsRightInAnyOrderOfPages) {
   const Model model = Models()[GetParam()];
   EngineStats sum;
-  size_t orders_that_loaded = 0;
   for (const kernels::PageOrder order : kernels::kPageOrders) {
     // The same prompts again: what an engine of one order of pages stored, one of another loads.
     const auto engine = Start(model, order, 1 + static_cast<uint64_t>(order));
@@ -110,9 +109,8 @@ TEST_P(FakeEngineModelTest, EveryPageOfEveryRequestIsRightInAnyOrderOfPages) {
     const EngineStats& stats = engine->stats();
     EXPECT_EQ(stats.wrong, 0u) << NameOf(order);
     EXPECT_GT(stats.finished, 0u) << NameOf(order);
-    orders_that_loaded += stats.loaded > 0 ? 1 : 0;
-    const bool may_find_nothing = order == kernels::PageOrder::kLBHNC || model.groups.size() > 1;
-    EXPECT_TRUE(may_find_nothing || stats.loaded > 0) << NameOf(order);
+    // The first has nothing to load but its own.
+    EXPECT_TRUE(order == kernels::PageOrder::kLBHNC || stats.loaded > 0) << NameOf(order);
     sum.preempted += stats.preempted;
     sum.aborted += stats.aborted;
     sum.shared += stats.shared;
@@ -124,8 +122,6 @@ TEST_P(FakeEngineModelTest, EveryPageOfEveryRequestIsRightInAnyOrderOfPages) {
   EXPECT_GT(sum.preempted, 0u);
   EXPECT_GT(sum.aborted, 0u);
   EXPECT_GT(sum.shared, 0u);
-  // The first has nothing to load. With blocks of two sizes in a tenant as small as this, another may find nothing.
-  EXPECT_GE(orders_that_loaded, std::size(kernels::kPageOrders) - 2);
   EXPECT_GT(sum.stored, 0u);
   EXPECT_GT(sum.given_back, 0u);
   EXPECT_GT(sum.gave_up_loading, 0u);

@@ -156,6 +156,33 @@ TEST_F(AttachLifeTest, WhatADeadRankWasFillingIsGivenBackAtOnce) {
   EXPECT_EQ(reserve(again, 100, 4, 0).outcomes(), std::string(4, '\0')) << "the restarted rank is not in its own way";
 }
 
+TEST_F(AttachLifeTest, ARankThatAbortsSaysNothingOfWhatAnotherIsWriting) {
+  dram_bytes_ = 2 * kMiB;
+  Start();
+  const size_t all = dram_bytes_ / (2 * kTestBlockBytes);
+  RawClient rank0(Path("red")), rank1(Path("red"));
+  const std::string group = Attach(rank0).group;
+  Attach(rank1, group);
+  const uint32_t ns = OpenNamespace(rank0, 's', 2);
+  ASSERT_EQ(OpenNamespace(rank1, 's', 2), ns);
+  const auto abort = [&](RawClient& client, const v1::Reserved& reserved) {
+    ClientFrame frame;
+    *frame.mutable_abort()->mutable_reservations() = reserved.reservations();
+    return Ask(client, frame).aborted().count();
+  };
+  const v1::Reserved first = Reserve(rank0, ns, 0, all, 0);
+  ASSERT_EQ(Reserve(rank1, ns, 0, all, 1).outcomes(), std::string(all, '\0'));
+  ASSERT_EQ(Commit(rank0, first.reservations(), 0), std::string(all, '\1'));
+  EXPECT_EQ(abort(rank0, first), all);
+  EXPECT_EQ(Reserve(rank0, ns, 100, all, 0).outcomes(), std::string(all, '\2')) << "the other may be at it";
+  AdvanceMs(2'500);
+  const v1::Reserved second = Reserve(rank0, ns, 200, all, 0);
+  ASSERT_EQ(Reserve(rank1, ns, 200, all, 1).outcomes(), std::string(all, '\0'));
+  ASSERT_EQ(Commit(rank0, second.reservations(), 0), std::string(all, '\1'));
+  EXPECT_EQ(abort(rank1, second), all);
+  EXPECT_EQ(Reserve(rank0, ns, 300, all, 0).outcomes(), std::string(all, '\0')) << "nobody is";
+}
+
 TEST_F(AttachLifeTest, ALateAttachHasItsOwnTimeForTheGrant) {
   Start();
   RawClient client(Path("red"));

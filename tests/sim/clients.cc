@@ -168,15 +168,16 @@ void Simulation::FinishOne(const Unfinished& item) {
   finished_.push_back(item.reservation);
   if (finished_.size() > kFinishedKept) finished_.erase(finished_.begin());
   if (random_.Chance(10)) {
-    return Abort(item.group, item.reservation);
+    return Abort(item.group, item.reservation, uint64_t{1} << item.shard);
   }
   Commit(item.group, item.reservation, item.shard);
 }
 
-void Simulation::Abort(GroupId group, ReservationId reservation) {
+// By somebody who writes no more to the shards `done`.
+void Simulation::Abort(GroupId group, ReservationId reservation, uint64_t done) {
   const bool may_be_ended = model_.MayBeEnded(reservation, Now());
-  const bool expected = model_.Abort(group, reservation);
-  const bool aborted = node_.engine().Abort(group, reservation);
+  const bool expected = model_.Abort(group, reservation, done, Now());
+  const bool aborted = node_.engine().Abort(group, reservation, done);
   Say("group ", group.value(), " aborts ", reservation.value(), aborted ? "" : ": there is none of its own");
   if (aborted != expected && !(expected && may_be_ended)) Wrong("an abort came out otherwise than it must");
 }
@@ -218,9 +219,9 @@ void Simulation::EndGroup(uint32_t index, size_t at) {
     it = of_group ? EndReserve(it) : std::next(it);
   }
   const size_t may_be_ended = model_.CountMayBeEnded(group, Now());
-  const auto writer = event_ % 2 == 0 ? engine::Writer::kDone : engine::Writer::kMayWrite;
-  const size_t expected = model_.AbortGroup(group, writer, Now());
-  const size_t aborted = node_.engine().AbortGroup(group, writer);
+  const uint64_t done = event_ % 2 == 0 ? kAllShards : 0;
+  const size_t expected = model_.AbortGroup(group, done, Now());
+  const size_t aborted = node_.engine().AbortGroup(group, done);
   Say("group ", group.value(), " ends: ", aborted, " blocks aborted");
   if (aborted > 0) coverage_.Note(Situation::kGroupEnded);
   if (aborted + may_be_ended < expected || (aborted > expected && waiting == 0))

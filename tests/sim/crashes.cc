@@ -11,6 +11,7 @@ namespace {
 constexpr int kRecoveryRoundsMax = 400;
 // What a full queue refuses is tried again: that often, until every pin is on disk.
 constexpr uint32_t kRestRounds = 6 * kTimerBusyTicks;
+constexpr int kDropTicks = 30;
 constexpr uint32_t kLeasesPinned = 3;
 constexpr size_t kSurvivorsChecked = 48;
 constexpr int64_t kDownMsMax = 60'000;  // from a crash to the next start
@@ -34,7 +35,7 @@ void Simulation::DoCrash() {
   crash_next_ = false;
   crash_at_ = UINT64_MAX;
   std::vector<Model::DurablePin> pins;
-  if (rests_first && !catalog_failed_) pins = model_.DurablePins();
+  if (rests_first && !catalog_failed_) pins = model_.DurablePins(Now());
   const int64_t crash_ms = Now();
   CrashNode(kind);
   // A disk that was replaced has taken its own with it.
@@ -49,6 +50,34 @@ void Simulation::DoCrash() {
     if (node_.IsPresent(pin.slot) && model_.MustBeKept(pin, Now(), latest_date_ms_)) kept.push_back(pin.block);
   }
   if (node_.recovered() && !findings_.any() && !copies) CheckPins(kept);
+}
+
+// What is stored after a drop outlives the next crash, though the wall clock was set back to before the drop, and
+// nothing was recorded between.
+void Simulation::CrashBehindDrop(uint32_t index) {
+  EndTrouble();
+  for (int tick = 0; tick < kDropTicks && model_.life(index).dropping && !findings_.any(); ++tick) {
+    node_.CompleteAll();
+    if (model_.life(index).dropping) Tick();
+  }
+  node_.CompleteAll();
+  if (findings_.any() || model_.life(index).dropping || !model_.life(index).in_policy) return;
+  policy::TenantRules rules = model_.life(index).rules;
+  for (const TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
+    rules.tier(tier).limit_bytes = node_.engine().stats().capacity_bytes[TierIndex(tier)];
+  }
+  rules.ttl_ms = {};
+  rules.max_age_ms = 0;
+  ChangeRules(index, rules);
+  node_.SkewWall(-kSkewMsMax);
+  NoteCrash(Node::CrashKind::kKill);
+  crash_next_ = false;
+  crash_at_ = UINT64_MAX;
+  CrashNode(Node::CrashKind::kKill);
+  Boot();
+  if (!findings_.any()) PinBeforeCrash();
+  if (!findings_.any()) ComeToRest();
+  if (!findings_.any()) DoCrash();
 }
 
 void Simulation::CrashNode(Node::CrashKind kind) {
@@ -66,6 +95,8 @@ void Simulation::CrashNode(Node::CrashKind kind) {
   // The last date may be lost with a disk or its catalog: nothing would tell that the clock was set back.
   if (kind == Node::CrashKind::kLosesCatalog || node_.absent_disks() > 0 || changed.replaced != tier::kNoDisk)
     node_.SkewWall(kSkewMsMax);
+  // A recovery that was cut short may have taken the copy of a disk that was back, and that is gone again.
+  if (past_back_ && changed.left != tier::kNoDisk) model_.ForgetPromises();
   past_back_ = past_back_ || lost != tier::kNoDisk || changed.back != tier::kNoDisk;
   node_.AdvanceMs(static_cast<int64_t>(random_.Below(random_.Chance(80) ? 2'000 : kDownMsMax)));
   informed_ &= ~(lost | changed.replaced);
@@ -85,8 +116,15 @@ void Simulation::NoteDisks(const Node::DisksChanged& changed) {
         [&](SlotId slot) { return (changed.replaced & tier::SetOfDisk(node_.DiskOf(slot))) != tier::kNoDisk; });
   }
   if ((changed.left | changed.back | changed.replaced) == tier::kNoDisk) return;
-  Say("  of ", plan_.disks, " disks gone ", changed.left, ", back ", changed.back, ", replaced ", changed.replaced,
-      "; there are ", node_.present());
+  const auto list = [](tier::DiskSet disks) {
+    std::string out;
+    for (size_t disk = 0; disk < kDisksMax; ++disk) {
+      if ((disks & tier::SetOfDisk(disk)) != tier::kNoDisk) absl::StrAppend(&out, " ", disk);
+    }
+    return out.empty() ? " none" : out;
+  };
+  Say("  of ", plan_.disks, " disks gone:", list(changed.left), ", back:", list(changed.back),
+      ", replaced:", list(changed.replaced), "; there are:", list(node_.present()));
 }
 
 // What each tenant stores last, and may pin for longer than the node is down.
@@ -154,7 +192,7 @@ void Simulation::ComeToRest() {
   EndTrouble();
   // A short queue of a catalog takes few records and pins a tick, and those of every block may wait for it.
   uint64_t rounds = kRestRounds;
-  if (plan_.catalog_queue_max > 0) rounds += 2 * model_.durable().size() / plan_.catalog_queue_max;
+  if (plan_.catalog_queue_max > 0) rounds += 2 * Entries() / plan_.catalog_queue_max;
   for (uint64_t round = 0; round < rounds && !findings_.any(); ++round) {
     node_.CompleteAll();
     node_.FailLost();
@@ -190,7 +228,7 @@ void Simulation::CheckPins(const std::vector<BlockRef>& pins) {
 
 void Simulation::Boot() {
   model_.NewBoot();
-  model_.SetRecovering(true);
+  model_.SetRecovering(true, Now());
   catalog_failed_ = in_trouble_ = false;
   guarantee_waits_ = {};
   nvme_drops_ = {};

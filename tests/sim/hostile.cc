@@ -27,7 +27,7 @@ void Simulation::CommitWrongly() {
   const bool real_shard = random_.Chance(50);
   const auto shard = static_cast<uint32_t>(real_shard ? random_.Below(2) : random_.Between(3, 70));
   if (random_.Chance(30)) {
-    return Abort(group, reservation);
+    return Abort(group, reservation, random_.Next());
   }
   // Of a reserve that waits, only the engine knows what it has been given already.
   const auto waits = [&](const auto& reserve) { return reserve.second.group == group; };

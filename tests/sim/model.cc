@@ -108,9 +108,9 @@ uint32_t Model::Grant(const BlockRef& ref, GroupId group, uint32_t shard, uint64
   if (block.leases > 0) findings_.Add(absl::StrCat(NameOf(ref), " is stored anew while it is leased"));
   if (block.reservation != 0) findings_.Add(absl::StrCat(NameOf(ref), " is stored anew while it is being filled"));
   if (life.dropping) findings_.Add(absl::StrCat(NameOf(ref), " is stored while its tenant is being erased"));
-  const bool beside_older = recovering_ || offline_ms_ >= asked_ms;
+  const bool beside_older = recovering_ || recovering_ms_ >= asked_ms || offline_ms_ >= asked_ms;
   const bool kept = !beside_older && block.pinned_until_ms > now_ms && block.maybe && !plan_.disk_lies() &&
-                    boots_ == 1 && life.rules.max_age_ms == 0 && !life.quota_lowered;
+                    boots_ == 1 && !MayHaveAged(ref, now_ms) && !life.quota_lowered;
   if (kept) findings_.Add(absl::StrCat(NameOf(ref), " is gone though it is pinned"));
   block.maybe = false;
   block.nonce = 0;
@@ -192,22 +192,28 @@ void Model::EndFilling(uint64_t reservation, Version::Fate fate) {
   fillings_.erase(reservation);
 }
 
-bool Model::Abort(GroupId group, ReservationId reservation) {
+bool Model::Abort(GroupId group, ReservationId reservation, uint64_t done, int64_t now_ms) {
   const auto it = fillings_.find(reservation.value());
   if (it == fillings_.end() || it->second.group != group) return false;
+  Rest(reservation, done, now_ms);
   EndFilling(reservation.value(), Version::Fate::kAborted);
   return true;
 }
 
-size_t Model::AbortGroup(GroupId group, engine::Writer writer, int64_t now_ms) {
+// Who has not committed a shard that it reserved, and is not done with it, may be writing to it.
+void Model::Rest(ReservationId reservation, uint64_t done, int64_t now_ms) {
+  const Filling& filling = fillings_.at(reservation.value());
+  if ((filling.taken & filling.missing & ~done) == 0 || MayBeEnded(reservation, now_ms)) return;
+  lives_[filling.block.life].resting_ms[filling.offset] = now_ms + kWriterMs;
+}
+
+size_t Model::AbortGroup(GroupId group, uint64_t done, int64_t now_ms) {
   std::vector<uint64_t> ended;
   for (const auto& [reservation, filling] : fillings_) {
     if (filling.group == group) ended.push_back(reservation);
   }
   for (const uint64_t reservation : ended) {
-    const Filling& filling = fillings_.at(reservation);
-    if (writer == engine::Writer::kMayWrite && !MayBeEnded(ReservationId(reservation), now_ms))
-      lives_[filling.block.life].resting_ms[filling.offset] = now_ms + kWriterMs;
+    Rest(ReservationId(reservation), done, now_ms);
     EndFilling(reservation, Version::Fate::kAborted);
   }
   return ended.size();
@@ -246,6 +252,7 @@ bool Model::HasRightTo(const BlockRef& ref, int64_t now_ms) {
   if (life.dropping || !life.in_policy || !block.maybe || life.rules.max_age_ms > 0) return false;
   if (block.leases > 0) return true;
   if (MayHaveAged(ref, now_ms)) return false;
+  if (plan_.encrypts && (block.nonce == 0 || MayBeUnreadable(block.nonce))) return false;
   // On a disk that is offline it is a miss, and a reserve under way may be storing it anew.
   if (offline_ms_ == now_ms || (offline_ms_ != INT64_MIN && block.uses > 0)) return false;
   const bool held = block.holds > 0 && !plan_.disk_lies() && boots_ == 1;
@@ -257,8 +264,10 @@ bool Model::HasRightTo(const BlockRef& ref, int64_t now_ms) {
 }
 
 bool Model::MayHaveAged(const BlockRef& ref, int64_t now_ms) {
-  const uint32_t nonce = at(ref).nonce;
-  return nonce == 0 ? lives_[ref.life].shortest_age_ms > 0 : MayHaveAged(versions_[nonce], now_ms);
+  // Beside an older copy its age counts from that one.
+  const Life::Block& block = at(ref);
+  const bool unknown = block.nonce == 0 || block.beside_older;
+  return unknown ? lives_[ref.life].shortest_age_ms > 0 : MayHaveAged(versions_[block.nonce], now_ms);
 }
 
 bool Model::IsOverAge(uint32_t nonce, int64_t now_ms) const {
@@ -348,7 +357,7 @@ void Model::MoveOn(uint32_t index, TenantId id) {
   life.pins.clear();
   life.charged_bytes = life.guarantee_bytes = life.entitled_bytes = life.removed_bytes = {};
   life.leases = life.loads = life.evictions = life.retired_drops = life.short_reserve = 0;
-  life.nvme_refused = life.leased_bytes = 0;
+  life.nvme_refused = life.kept_bytes = life.pinned_bytes = 0;
   life.least_nvme_guarantee = life.rules.tier(TierKind::kNvme).guarantee_bytes;
   life.ns.clear();
   life.namespace_users.clear();
@@ -385,10 +394,12 @@ void Model::Durable(ReservationId reservation, SlotId slot, uint32_t in_the_clea
   const auto it = awaits_durable_.find(reservation.value());
   if (it == awaits_durable_.end()) return;
   const BlockRef& ref = versions_[it->second].block;
-  // A torn write leaves what was there before.
+  const Life& life = lives_[ref.life];
+  // A torn write leaves what was there before: another block, or this one from when nobody asked for encryption.
   const bool clear = plan_.disk_lies() ? in_the_clear == it->second : in_the_clear != 0;
   versions_[it->second].clear = clear;
-  if (clear && lives_[ref.life].rules.encrypt_nvme)
+  const bool torn = plan_.disk_lies() && it->second < life.clear_below;
+  if (clear && life.rules.encrypt_nvme && !torn)
     findings_.Add(absl::StrCat(NameOf(ref), " is called durable, and lies in the clear"));
   // What is there may be the older one, and then it is as durable as it was.
   if (!lives_[ref.life].spaces.empty() && !at(ref).beside_older) durable_[slot] = it->second;
@@ -410,13 +421,18 @@ void Model::ForgetPromises(uint32_t index) {
   std::erase_if(durable_, [&](const auto& item) { return versions_[item.second].block.life == index; });
 }
 
-bool Model::MayBeForgotten(uint32_t nonce, std::optional<policy::DropReason> reason, int64_t now_ms,
-                           int64_t latest_ms) {
+bool Model::MayBeForgotten(uint32_t nonce, const std::vector<policy::DropReason>& reasons, int64_t now_ms,
+                           int64_t latest_ms) const {
+  // Or it has another place by now.
+  if (reasons.empty()) return !recovering_ || !MustHaveSurvived(nonce, now_ms, latest_ms);
+  return std::any_of(reasons.begin(), reasons.end(),
+                     [&](policy::DropReason reason) { return MayBeForgotten(nonce, reason, now_ms, latest_ms); });
+}
+
+bool Model::MayBeForgotten(uint32_t nonce, policy::DropReason reason, int64_t now_ms, int64_t latest_ms) const {
   const Version& version = versions_[nonce];
   const Life& life = lives_[version.block.life];
-  // Recovery refused it; or it has another place by now.
-  if (!reason.has_value()) return !recovering_ || !MustHaveSurvived(nonce, now_ms, latest_ms);
-  switch (*reason) {
+  switch (reason) {
     case policy::DropReason::kIdle: {
       const auto ttl_ms = static_cast<int64_t>(life.rules.ttl_ms[TierIndex(TierKind::kNvme)]);
       return ttl_ms > 0 && now_ms - version.commit_ms + 3 * kTickMs >= ttl_ms;
@@ -468,19 +484,6 @@ void Model::Crash(bool power_cut, bool loses_catalog, bool forgets_deletions) {
       }
     }
   }
-}
-
-bool Model::MustHaveSurvived(uint32_t nonce, int64_t now_ms, int64_t latest_ms) {
-  const Version& version = versions_[nonce];
-  const Life& life = lives_[version.block.life];
-  const policy::TenantRules& rules = life.rules;
-  // Records that ought to be gone take room from others.
-  if (plan_.planted == Planted::kLosesDeletes) return false;
-  if (!life.in_policy || rules.max_entries != policy::kNoLimit || MayBeUnreadable(nonce)) return false;
-  // A clock that was set back may have it committed in the future.
-  const auto idle_ms = static_cast<uint64_t>(std::max<int64_t>(now_ms - version.commit_ms, 0)) + 3 * kTickMs;
-  const uint64_t ttl_ms = rules.ttl_ms[TierIndex(TierKind::kNvme)];
-  return (ttl_ms == 0 || idle_ms < ttl_ms) && !MayHaveAged(version, std::max(now_ms, latest_ms));
 }
 
 }  // namespace kvartal::sim

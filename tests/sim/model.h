@@ -99,11 +99,11 @@ struct Life {
   uint64_t evictions = 0;                             // from memory, by then
   uint64_t retired_drops = 0;                         // of namespaces that nobody had open, by then
   uint64_t short_reserve = 0;  // waited then for memory that is guaranteed, and for nothing else; 0: none
-  uint64_t nvme_refused = 0, leased_bytes = 0;  // by then, too
-  uint64_t least_nvme_guarantee = 0;            // it had in this boot
-  bool all_open = false;                        // then, too: no namespace was retired
-  std::array<uint64_t, kTierCount> blocks{};    // then, too
-  int64_t ruled_ms = 0;                         // when its rules last changed
+  uint64_t nvme_refused = 0, kept_bytes = 0, pinned_bytes = 0;  // by then, too
+  uint64_t least_nvme_guarantee = 0;                            // it had in this boot
+  bool all_open = false;                                        // then, too: no namespace was retired
+  std::array<uint64_t, kTierCount> blocks{};                    // then, too
+  int64_t ruled_ms = 0;                                         // when its rules last changed
   std::array<int64_t, kTierCount> within_ms{};  // when it was last within its limit, came nearer, or may not
   // Of this boot.
   TenantId id;
@@ -158,8 +158,8 @@ class Model {
   void EndOverdue(ReservationId reservation) { EndFilling(reservation.value(), Version::Fate::kAborted); }
   engine::CommitOutcome OutcomeOf(GroupId group, ReservationId reservation, uint32_t shard) const;
   void Commit(GroupId group, ReservationId reservation, uint32_t shard, int64_t now_ms);
-  bool Abort(GroupId group, ReservationId reservation);
-  size_t AbortGroup(GroupId group, engine::Writer writer, int64_t now_ms);
+  bool Abort(GroupId group, ReservationId reservation, uint64_t done, int64_t now_ms);
+  size_t AbortGroup(GroupId group, uint64_t done, int64_t now_ms);
 
   // --- serving
   // It was found. `in_place`: in DRAM, else in any tier.
@@ -205,7 +205,9 @@ class Model {
     std::erase_if(durable_synced_, gone);
   }
   // May a block that is durable lose its record? `reason`: what the engine says; nullopt: it counted none.
-  bool MayBeForgotten(uint32_t nonce, std::optional<policy::DropReason> reason, int64_t now_ms, int64_t latest_ms);
+  // For one of those reasons; without any when recovery refused it.
+  bool MayBeForgotten(uint32_t nonce, const std::vector<policy::DropReason>& reasons, int64_t now_ms,
+                      int64_t latest_ms) const;
   void Synced() { durable_synced_ = durable_; }
   // `loses_catalog`: of some disk. `forgets_deletions`: of every disk that will be there.
   void Crash(bool power_cut, bool loses_catalog, bool forgets_deletions);
@@ -217,18 +219,21 @@ class Model {
     int64_t until_ms = 0;
     SlotId slot;
   };
-  std::vector<DurablePin> DurablePins();
+  std::vector<DurablePin> DurablePins(int64_t now_ms);
   // `latest_ms`: the latest date there was. What was over age then may be erased half, though the clock was set back.
   bool MustBeKept(const DurablePin& pin, int64_t now_ms, int64_t latest_ms) const;
   // Any in force.
   bool HasPins(int64_t now_ms);
   // It was promised to be there after the crash, whatever the engine did since, if there is room for it.
-  bool MustHaveSurvived(uint32_t nonce, int64_t now_ms, int64_t latest_ms);
+  bool MustHaveSurvived(uint32_t nonce, int64_t now_ms, int64_t latest_ms) const;
   void NewBoot() {
     ++boots_;
     offline_ms_ = INT64_MIN;
   }
-  void SetRecovering(bool recovering) { recovering_ = recovering; }
+  void SetRecovering(bool recovering, int64_t now_ms) {
+    recovering_ = recovering;
+    if (recovering) recovering_ms_ = now_ms;
+  }
   // It was committed or aborted already.
   bool HasEnded(ReservationId reservation) const { return ended_.contains(reservation.value()); }
   uint64_t boots() const { return boots_; }
@@ -238,11 +243,13 @@ class Model {
   int64_t SlackMs() const;
   bool PinsAreOnNvme(const Life& life) const;
   // Its copy on NVMe need not be served: it is in the clear and may not be, or its key may be gone.
+  bool MayBeForgotten(uint32_t nonce, policy::DropReason reason, int64_t now_ms, int64_t latest_ms) const;
   bool MayBeUnreadable(uint32_t nonce) const;
   bool TooOld(const Life& life, int64_t commit_ms, int64_t now_ms) const;
   // Whatever policy says by now: it may have been erased half when a crash came.
   bool MayHaveAged(const Version& version, int64_t now_ms) const;
   bool Pinned(const Life::Block& block, int64_t now_ms) const;
+  void Rest(ReservationId reservation, uint64_t done, int64_t now_ms);
   void EndFilling(uint64_t reservation, Version::Fate fate);
   void EndOverdueAt(const BlockRef& ref, uint64_t offset, int64_t now_ms);
 
@@ -258,7 +265,8 @@ class Model {
   uint32_t sealed_below_ = 0;  // nonces below may have been encrypted under a key that went
   uint64_t boots_ = 0;
   bool recovering_ = false;
-  int64_t offline_ms_ = INT64_MIN;  // when it last was, in this boot
+  int64_t recovering_ms_ = INT64_MIN;  // when it did last
+  int64_t offline_ms_ = INT64_MIN;     // when it last was, in this boot
 };
 
 }  // namespace kvartal::sim

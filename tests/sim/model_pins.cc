@@ -1,4 +1,4 @@
-// The pins of the model: what was promised to be kept, and until when.
+// What was promised to be kept: pins, and what is durable.
 #include <algorithm>
 
 #include "daemon/base/limits.h"
@@ -38,7 +38,7 @@ bool Model::HasPins(int64_t now_ms) {
   return false;
 }
 
-std::vector<Model::DurablePin> Model::DurablePins() {
+std::vector<Model::DurablePin> Model::DurablePins(int64_t now_ms) {
   std::vector<DurablePin> pins;
   if (plan_.disk_lies() || plan_.planted != Planted::kNothing) return pins;
   for (const auto& [slot, nonce] : durable_) {
@@ -48,13 +48,27 @@ std::vector<Model::DurablePin> Model::DurablePins() {
                          life.rules.max_entries != policy::kNoLimit || !PinsAreOnNvme(life);
     if (may_end || life.spaces.empty() || MayBeUnreadable(nonce)) continue;
     const Life::Block& block = at(ref);
-    if (block.nonce == nonce && block.maybe) pins.push_back({ref, nonce, block.pinned_until_ms, slot});
+    const bool in_force = block.pinned_until_ms > now_ms;
+    if (in_force && block.nonce == nonce && block.maybe) pins.push_back({ref, nonce, block.pinned_until_ms, slot});
   }
   return pins;
 }
 
 bool Model::MustBeKept(const DurablePin& pin, int64_t now_ms, int64_t latest_ms) const {
   return pin.until_ms > now_ms + 3 * kTickMs && !MayHaveAged(versions_[pin.nonce], std::max(now_ms, latest_ms));
+}
+
+bool Model::MustHaveSurvived(uint32_t nonce, int64_t now_ms, int64_t latest_ms) const {
+  const Version& version = versions_[nonce];
+  const Life& life = lives_[version.block.life];
+  const policy::TenantRules& rules = life.rules;
+  // Records that ought to be gone take room from others.
+  if (plan_.planted == Planted::kLosesDeletes) return false;
+  if (!life.in_policy || rules.max_entries != policy::kNoLimit || MayBeUnreadable(nonce)) return false;
+  // A clock that was set back may have it committed in the future.
+  const auto idle_ms = static_cast<uint64_t>(std::max<int64_t>(now_ms - version.commit_ms, 0)) + 3 * kTickMs;
+  const uint64_t ttl_ms = rules.ttl_ms[TierIndex(TierKind::kNvme)];
+  return (ttl_ms == 0 || idle_ms < ttl_ms) && !MayHaveAged(version, std::max(now_ms, latest_ms));
 }
 
 }  // namespace kvartal::sim

@@ -48,10 +48,11 @@ MUTATIONS = {
         (ENGINE + 'engine_state.cc', 'if (entry.state != BlockState::kCommitted || entry.erasing',
          'if (entry.erasing')],
     'serves-with-a-shard-missing': [
-        (ENGINE + 'store_path.cc', '  if (filling.shards_missing != 0) return CommitOutcome::kShardStored;\n', '')],
+        (ENGINE + 'store_path.cc', '  if (filling.shards_missing != 0) {\n',
+         '  if (filling.shards_missing != 0 && filling.shards_written() != 0) {\n')],
     'shows-an-aborted-block': [
         (ENGINE + 'store_path.cc', '  const SlotId slot = residency_.Abandon(id);\n',
-         '  if (writer == Writer::kDone) return residency_.Commit(id), true;\n'
+         '  if (done != 0) return residency_.Commit(id), true;\n'
          '  const SlotId slot = residency_.Abandon(id);\n')],
     'takes-the-commit-of-another-group': [
         (ENGINE + 'store_path.cc', '  if (filling.group != group) return CommitOutcome::kNotYours;\n', '')],
@@ -196,8 +197,8 @@ MUTATIONS = {
         (ENGINE + 'removal.cc', 'if (returns && state_.observer != nullptr)',
          'if (returns && state_.observer != nullptr && name.empty())')],
     'gives-a-slot-whose-writer-is-at-it': [
-        (ENGINE + 'store_path.cc', 'if (writer == Writer::kMayWrite || others_write) {',
-         'if (writer == Writer::kMayWrite && others_write) {')],
+        (ENGINE + 'store_path.cc', '.shards_written() & ~done) != 0;',
+         '.shards_written() & ~done & ~kAllShards) != 0;')],
     'shuts-a-tenant-out-while-a-disk-hangs': [
         (ENGINE + 'removal.cc', 'if (stuck) StandAside(*tenant);', 'if (stuck && false) StandAside(*tenant);')],
     'gives-up-a-block-that-a-device-failed-to-read': [

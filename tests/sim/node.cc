@@ -251,13 +251,16 @@ bool Node::nvme_offline() const {
                      [](const tier::DiskStats& disk) { return disk.state == tier::DeviceState::kOffline; });
 }
 
-bool Node::MayBeFound(const NamespaceDigest& digest, const BlockKey& key) const {
-  return std::any_of(open_.begin(), open_.end(), [&](const Disk* disk) {
+size_t Node::TimesFound(const NamespaceDigest& digest, const BlockKey& key) const {
+  size_t times = 0;
+  for (const Disk* const disk : open_) {
     const testing::CatalogDisk& folder = disk->records();
-    return !folder.complete || std::any_of(folder.records.begin(), folder.records.end(), [&](const auto& record) {
+    times += folder.complete ? 0 : 1;
+    times += static_cast<size_t>(std::count_if(folder.records.begin(), folder.records.end(), [&](const auto& record) {
       return record.second.identity.digest == digest && record.second.identity.key == key;
-    });
-  });
+    }));
+  }
+  return times;
 }
 
 void Node::SyncCatalog() {

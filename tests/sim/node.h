@@ -90,8 +90,9 @@ class Node {
   // From there to the end of its disk.
   std::span<const std::byte> BytesAt(SlotId slot) const;
   const std::vector<std::unique_ptr<Disk>>& disks() const { return disks_; }
-  // By the next life: the catalog's folder has a record of that block, whoever's it is, or sends it to the headers.
-  bool MayBeFound(const NamespaceDigest& digest, const BlockKey& key) const;
+  // By the next life: records of that block, whoever's it is, in the folders of the catalogs; one that sends it to the
+  // headers counts, too.
+  size_t TimesFound(const NamespaceDigest& digest, const BlockKey& key) const;
   // The slot whose record was just persisted, while the callback that says so runs.
   std::optional<SlotId> recorded() const;
 

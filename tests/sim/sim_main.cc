@@ -1,12 +1,11 @@
-// usage: sim_test                                              the tests
-//        sim_test --seed=N [--events=N] [--planted=NAME] [--log]   one run, as a report says
-//        sim_test --seconds=N [--seed=N] [--events=N]               seed after seed
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
@@ -17,6 +16,11 @@
 namespace kvartal::sim {
 namespace {
 
+constexpr char kUsage[] =
+    "usage: sim_test                                                  the tests; --gtest_... as ever\n"
+    "       sim_test --seed=N [--events=N] [--planted=NAME] [--log]   one run, as a report says\n"
+    "       sim_test --seconds=N [--seed=N] [--events=N] [--log]      seed after seed\n"
+    "--log tells every event, and what the daemon logs of devices that fail\n";
 constexpr uint64_t kEventsDefault = 12'500;
 constexpr uint64_t kSeedsPerLine = 50;
 
@@ -89,14 +93,18 @@ int RunFor(const Arguments& arguments) {
 }  // namespace kvartal::sim
 
 int main(int argc, char** argv) {
+  const bool asked =
+      std::any_of(argv, argv + argc, [](const char* each) { return std::string_view(each) == "--help"; });
+  if (asked) std::fputs(kvartal::sim::kUsage, stdout);
   ::testing::InitGoogleTest(&argc, argv);
-  // Devices fail all the time here: only what is told as an error.
-  kvartal::SetLogLevel("error");
+  if (asked) return 0;
   kvartal::sim::Arguments arguments;
   if (!kvartal::sim::Parse(argc, argv, &arguments)) {
-    std::fprintf(stderr, "usage: sim_test [--seed=N] [--events=N] [--planted=NAME] [--log] [--seconds=N]\n");
+    std::fputs(kvartal::sim::kUsage, stderr);
     return 2;
   }
+  // Devices fail all the time here.
+  kvartal::SetLogLevel(arguments.log ? "error" : "off");
   if (arguments.seconds.has_value()) return kvartal::sim::RunFor(arguments);
   if (arguments.seed.has_value()) return kvartal::sim::RunOne(arguments);
   return RUN_ALL_TESTS();

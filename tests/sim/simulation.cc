@@ -188,10 +188,14 @@ void Simulation::OnDurable(GroupId, ReservationId reservation) {
   // Stored anew beside a copy that is durable already.
   const std::optional<BlockRef> ref = model_.EndAwaitDurable(reservation);
   if (!ref.has_value()) return;
-  NamespaceDigest digest;
-  digest.bytes.fill(static_cast<uint8_t>(ref->space + 1));
-  if (!node_.MayBeFound(digest, KeyOf(ref->number))) Wrong("a block is called durable before its record is written");
+  if (TimesFound(*ref) == 0) Wrong("a block is called durable before its record is written");
   coverage_.Note(Situation::kDurableBeside);
+}
+
+size_t Simulation::TimesFound(const BlockRef& ref) const {
+  NamespaceDigest digest;
+  digest.bytes.fill(static_cast<uint8_t>(ref.space + 1));
+  return node_.TimesFound(digest, KeyOf(ref.number));
 }
 
 // Of a drop that a client asked for, its answer tells more.

@@ -99,7 +99,7 @@ class Simulation : private engine::EngineObserver {
   void FinishOne(const Unfinished& item);
   // Reserves, and finishes all that the tenant has open.
   void Store(uint32_t life, uint32_t space, const Chain& chain);
-  void Abort(GroupId group, ReservationId reservation);
+  void Abort(GroupId group, ReservationId reservation, uint64_t done);
   void Commit(GroupId group, ReservationId reservation, uint32_t shard);
   void DoLookup();
   void Lookup(uint32_t life, uint32_t space, const Chain& chain);
@@ -143,6 +143,7 @@ class Simulation : private engine::EngineObserver {
   void TurnKeys();
   void DoCrash();
   void PinBeforeCrash();
+  void CrashBehindDrop(uint32_t index);
   void NoteCrash(Node::CrashKind kind);
   void CrashNode(Node::CrashKind kind);
   void NoteDisks(const Node::DisksChanged& changed);
@@ -156,10 +157,11 @@ class Simulation : private engine::EngineObserver {
   void NoteRecovered();
   void DoSettle();
   // In words; empty when everything is at rest.
+  uint64_t Entries();
   std::string UnderWay();
   void CheckMemoryAtRest();
   void ClaimNvmeGuarantee();
-  void DrainUnderHolds();
+  void DrainUnderHolds(TierKind tier);
   void HangOneDisk();
   bool Rest(uint32_t life);
   Disk* HangUnder(uint32_t life, uint32_t space);
@@ -191,6 +193,7 @@ class Simulation : private engine::EngineObserver {
   void CheckZeroed(const engine::EngineStats& stats);
   // Its record is about to go.
   void OnCatalogDelete(SlotId slot);
+  size_t TimesFound(const BlockRef& ref) const;
   bool IsAnothersByNow(SlotId slot, uint32_t nonce);
   // Of the block that lies there in the clear; 0: none does.
   uint32_t NonceOnNvme(SlotId slot);
@@ -200,7 +203,7 @@ class Simulation : private engine::EngineObserver {
   // Copies on NVMe that were given up in this boot, by reason.
   using NvmeDrops = std::array<uint64_t, policy::kDropReasonCount>;
   static NvmeDrops NvmeDropsOf(const engine::EngineStats& stats);
-  std::optional<policy::DropReason> WhyForgotten();
+  std::vector<policy::DropReason> WhyForgotten();
   void CheckLeases();
   void CheckHeld(const Held& held, uint32_t space, bool every_byte);
   void CheckEverything();

@@ -144,6 +144,8 @@ void Simulation::DoDrop() {
                             [this, index, below = model_.next_nonce()](const absl::StatusOr<uint64_t>& bytes) {
                               OnDropped(index, below, bytes);
                             });
+  const bool sound = plan_.planted == Planted::kNothing && !plan_.disk_lies();
+  if (plan_.nvme_bytes > 0 && sound && random_.Chance(60)) CrashBehindDrop(index);
 }
 
 // The disk kept a drop, or a removal, from its end: the tenant has another number now, and nothing.
@@ -263,12 +265,16 @@ void Simulation::EndTrouble() {
 void Simulation::DoSettle() {
   Say("everything comes to rest");
   EndTrouble();
-  if (plan_.nvme_bytes > 0 && !plan_.disk_lies() && !leases_.empty() && random_.Chance(50)) DrainUnderHolds();
+  if (!plan_.disk_lies() && random_.Chance(50))
+    DrainUnderHolds(plan_.nvme_bytes > 0 && random_.Chance(60) ? TierKind::kNvme : TierKind::kDram);
   while (!leases_.empty() && !findings_.any()) ReleaseLease(0, leases_[0].blocks.size());
   for (const uint32_t index : current_) {
     for (size_t at = 0; at < model_.life(index).groups.size(); ++at) EndGroup(index, at);
   }
-  for (int round = 0; round < kSettleRoundsMax && !findings_.any(); ++round) {
+  // What is over age goes in parts.
+  uint64_t entries = Entries();
+  for (int round = 0, stuck = 0; stuck < kSettleRoundsMax && !findings_.any(); ++round, ++stuck) {
+    if (const uint64_t before = std::exchange(entries, Entries()); entries < before) stuck = 0;
     node_.CompleteAll();
     node_.FailLost();
     while (!leases_.empty()) ReleaseLease(0, leases_[0].blocks.size());
@@ -280,6 +286,12 @@ void Simulation::DoSettle() {
   CheckMemoryAtRest();
   if (plan_.large_blocks && random_.Chance(50)) ClaimNvmeGuarantee();
   if (plan_.disks > 1 && random_.Chance(50)) HangOneDisk();
+}
+
+uint64_t Simulation::Entries() {
+  uint64_t entries = 0;
+  for (const engine::TenantStats& tenant : node_.engine().stats().tenants) entries += tenant.entries;
+  return entries;
 }
 
 std::string Simulation::UnderWay() {

@@ -282,7 +282,7 @@ TEST_F(StoreTest, ASlotWhoseWriterWasCutOffIsNobodysForAsLongAsItMayWrite) {
   const NamespaceId ns = Open("a/p");
   const auto cut_off = Reserve(kGroup, ns, Chain(1, 8));
   ASSERT_EQ(cut_off[7].outcome, ReserveOutcome::kGranted);
-  EXPECT_EQ(engine_->AbortGroup(kGroup, Writer::kMayWrite), 8u);
+  EXPECT_EQ(engine_->AbortGroup(kGroup, 0), 8u);
   EXPECT_EQ(Reserve(GroupId(9), ns, Chain(20, 1))[0].outcome, ReserveOutcome::kRefused);
   AdvanceMs(1500);
   EXPECT_EQ(Reserve(GroupId(9), ns, Chain(20, 1))[0].outcome, ReserveOutcome::kRefused);
@@ -302,10 +302,48 @@ TEST_F(StoreTest, OfABlockOfTwoShardsOneThatAbortsSaysNothingOfTheOther) {
   const auto first = Reserve(kGroup, ns, Chain(1, 1), 0, nullptr, 0, 0);
   ASSERT_EQ(first[0].outcome, ReserveOutcome::kGranted);
   ASSERT_EQ(Reserve(kGroup, ns, Chain(1, 1), 0, nullptr, 0, 1)[0].outcome, ReserveOutcome::kGranted);
-  EXPECT_TRUE(engine_->Abort(kGroup, first[0].reservation));
+  EXPECT_TRUE(engine_->Abort(kGroup, first[0].reservation, 0b01));
   EXPECT_EQ(Reserve(kGroup, ns, Chain(2, 1))[0].outcome, ReserveOutcome::kRefused);
   AdvanceMs(2500);
-  EXPECT_EQ(Reserve(kGroup, ns, Chain(2, 1))[0].outcome, ReserveOutcome::kGranted);
+  const auto second = Reserve(kGroup, ns, Chain(2, 1), 0, nullptr, 0, 0);
+  ASSERT_EQ(second[0].outcome, ReserveOutcome::kGranted);
+  // A shard that is committed is written no more.
+  EXPECT_EQ(engine_->Commit(kGroup, second[0].reservation, 0), CommitOutcome::kShardStored);
+  ASSERT_EQ(Reserve(kGroup, ns, Chain(2, 1), 0, nullptr, 0, 1)[0].outcome, ReserveOutcome::kGranted);
+  EXPECT_TRUE(engine_->Abort(kGroup, second[0].reservation, 0b10));
+  EXPECT_EQ(Reserve(kGroup, ns, Chain(3, 1))[0].outcome, ReserveOutcome::kGranted);
+}
+
+// One rank gave the block up before another stored its shard of it: nobody is ever served that, or evicts it.
+TEST_F(StoreTest, ABlockThatARankNeverComesForHoldsItsSlotForTenSeconds) {
+  dram_bytes_ = 4 * kMiB;
+  Start({Rules("a/p", 4 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p", 1, 2, kMiB);
+  const auto reserve = [&](uint64_t key, uint32_t shard) {
+    return Reserve(kGroup, ns, Chain(key, 1), 0, nullptr, 0, shard)[0];
+  };
+  const ReservedBlock half = reserve(1, 1), late = reserve(2, 0);
+  ASSERT_EQ(engine_->Commit(kGroup, half.reservation, 1), CommitOutcome::kShardStored);
+  ASSERT_EQ(engine_->Commit(kGroup, late.reservation, 0), CommitOutcome::kShardStored);
+  AdvanceMs((kFillTicksMax - 2) * kTickMs);
+  EXPECT_EQ(reserve(3, 0).outcome, ReserveOutcome::kRefused);
+  ASSERT_EQ(reserve(2, 1).outcome, ReserveOutcome::kGranted) << "somebody is at it now";
+  AdvanceMs(3 * kTickMs);
+  EXPECT_EQ(reserve(3, 0).outcome, ReserveOutcome::kGranted) << "and at once: nobody writes to it";
+  EXPECT_EQ(fills_ended_, std::vector<ReservationId>{half.reservation}) << "which is told";
+  EXPECT_EQ(engine_->Commit(kGroup, half.reservation, 0), CommitOutcome::kNotFilling);
+  EXPECT_EQ(engine_->Commit(kGroup, late.reservation, 1), CommitOutcome::kVisible);
+  engine_->CheckInvariants();
+}
+
+TEST_F(StoreTest, AGroupThatIsCutOffRestsOnlyWhatItMayWrite) {
+  dram_bytes_ = 2 * kMiB;
+  Start({Rules("a/p", 2 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p", 1, 2, kMiB);
+  const auto half = Reserve(kGroup, ns, Chain(1, 1), 0, nullptr, 0, 0);
+  ASSERT_EQ(engine_->Commit(kGroup, half[0].reservation, 0), CommitOutcome::kShardStored);
+  EXPECT_EQ(engine_->AbortGroup(kGroup, 0), 1u);
+  EXPECT_EQ(Reserve(GroupId(9), ns, Chain(2, 1))[0].outcome, ReserveOutcome::kGranted);
 }
 
 }  // namespace
