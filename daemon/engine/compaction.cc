@@ -98,7 +98,8 @@ void Compaction::OnCopied(const Move& move, const absl::StatusOr<tier::BlockHead
   if (absl::IsDataLoss(copied.status()) && !entry.reading && !state_.OverAge(move.id, state_.NowTick()))
     residency_.DropCopy(move.id, TierKind::kNvme, policy::DropReason::kUnreadable);
   // It would be read by nobody, and keep the segment from becoming empty.
-  if (absl::IsFailedPrecondition(copied.status()) && !entry.reading && !residency_.ServedFromNvme(entry))
+  if (absl::IsFailedPrecondition(copied.status()) && !entry.reading && !residency_.ServedFromNvme(entry) &&
+      !state_.OverAge(move.id, state_.NowTick()))
     residency_.DropCopy(move.id, TierKind::kNvme, policy::DropReason::kKeyMissing);
   // Without a key to write it under it stays where it is.
   const bool untouched = absl::IsDataLoss(copied.status()) || absl::IsResourceExhausted(copied.status()) ||

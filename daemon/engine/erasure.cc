@@ -20,15 +20,19 @@ struct Erasure::Job {
 Erasure::Outcome Erasure::Start(EntryId id, policy::DropReason reason, Done done) {
   if (!residency_.Erasable(id)) return Outcome::kInUse;
   Entry& entry = state_.index.at(id);
-  if (!MayStart(entry)) return Outcome::kQueueFull;
+  if (in_memory_ + state_.ThatEnd(on_disk_) >= kErasuresMax) return Outcome::kQueueFull;
   auto job = std::make_shared<Job>();
   job->id = id;
   job->reason = reason;
   job->done = std::move(done);
   if (entry.resident(TierKind::kDram) && ZeroDram(job)) ++job->parts;
-  if (entry.resident(TierKind::kNvme) && ZeroNvme(job)) {
-    ++job->parts;
-    job->disk = state_.devices.nvme->DiskOf(entry.copy(TierKind::kNvme).slot);
+  if (entry.resident(TierKind::kNvme)) {
+    // What hangs holds up nothing elsewhere.
+    const size_t disk = state_.devices.nvme->DiskOf(entry.copy(TierKind::kNvme).slot);
+    if (on_disk_.on[disk] < kErasuresMax && ZeroNvme(job)) {
+      ++job->parts;
+      job->disk = disk;
+    }
   }
   if (job->parts == 0) return Outcome::kQueueFull;
   entry.reading = true;  // a transfer of its copies is under way, as far as everybody else is concerned
@@ -39,13 +43,6 @@ Erasure::Outcome Erasure::Start(EntryId id, policy::DropReason reason, Done done
     ++in_memory_;
   }
   return Outcome::kStarted;
-}
-
-// What hangs holds up nothing elsewhere.
-bool Erasure::MayStart(const Entry& entry) const {
-  if (in_memory_ + state_.ThatEnd(on_disk_) >= kErasuresMax) return false;
-  if (!entry.resident(TierKind::kNvme)) return true;
-  return on_disk_.on[state_.devices.nvme->DiskOf(entry.copy(TierKind::kNvme).slot)] < kErasuresMax;
 }
 
 bool Erasure::ZeroDram(const std::shared_ptr<Job>& job) {

@@ -29,7 +29,6 @@ class Erasure {
 
  private:
   struct Job;
-  bool MayStart(const index::Entry& entry) const;
   bool ZeroDram(const std::shared_ptr<Job>& job);
   bool ZeroNvme(const std::shared_ptr<Job>& job);
   void EndPart(const std::shared_ptr<Job>& job, TierKind tier, const absl::Status& status);

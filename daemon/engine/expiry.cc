@@ -119,10 +119,14 @@ void Expiry::RefreshAgain(EntryId id, SlotId slot) {
 
 void Expiry::EraseOverAge(EntryId id, uint32_t now_tick) {
   TenantState* const tenant = &state_.TenantOf(state_.index.at(id));
+  const index::Entry& entry = state_.index.at(id);
+  const bool hangs = entry.resident(TierKind::kNvme) &&
+                     (state_.devices.nvme->hanging() &
+                      tier::SetOfDisk(state_.devices.nvme->DiskOf(entry.copy(TierKind::kNvme).slot))) != tier::kNoDisk;
   const Erasure::Outcome outcome =
       erasure_.Start(id, policy::DropReason::kMaxAge, [this, tenant](const absl::Status&) { state_.Wake(*tenant); });
   // Looked at again even when it was started: a queue may have had no room for one of its copies.
-  state_.timers.Schedule(id, now_tick + (outcome == Erasure::Outcome::kQueueFull ? 1 : kTimerBusyTicks));
+  state_.timers.Schedule(id, now_tick + (outcome == Erasure::Outcome::kQueueFull && !hangs ? 1 : kTimerBusyTicks));
 }
 
 void Expiry::RearmSome() {

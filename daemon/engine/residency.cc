@@ -352,6 +352,8 @@ bool Residency::ServedFromNvme(const Entry& entry) const {
 bool Residency::DropIfNotServed(EntryId id) {
   const Entry& entry = state_.index.at(id);
   if (!entry.resident(TierKind::kNvme) || entry.writing || entry.reading || ServedFromNvme(entry)) return false;
+  // It is erased instead, and the receipt says so.
+  if (state_.OverAge(id, state_.NowTick())) return false;
   tier::NvmeTier& nvme = *state_.devices.nvme;
   const bool clear = nvme.SecrecyOf(entry.copy(TierKind::kNvme).slot) == tier::Secrecy::kInTheClear;
   // With no key at all nothing could be written in its place.

@@ -41,7 +41,7 @@ class Residency {
   // It lies there as its policy asks by now, under a key that the node has. REQUIRES: it does lie there.
   bool ServedFromNvme(const index::Entry& entry) const;
   // Drops a copy on NVMe that would be served to nobody, unless its key may come back. What is being read or written
-  // waits.
+  // waits, what is over age is erased.
   bool DropIfNotServed(EntryId id);
   // Frees the slot, charge and catalog record included, and counts the reason: kRetired rather than kOwnSpace for a
   // block of a retired namespace. A block without copies is gone: its entry is erased, or stays as a placeholder while

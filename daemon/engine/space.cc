@@ -171,8 +171,10 @@ SpaceResult Space::TakeNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t r
     if (slot.valid()) return {SpaceOutcome::kTaken, slot, Refusal::kNone};
     if (step == Step::kWait) return {SpaceOutcome::kRefused, SlotId::None(), Refusal::kTierSick};
     if (step == Step::kStuck) step = DropExpired(tenant, TierKind::kNvme);
-    if (step == Step::kStuck && Room(tenant, TierKind::kNvme) >= slot_charge) {
-      // Free, but in segments of other sizes, or kept for what is brought together now: that costs nobody a block.
+    // Who stores blocks of the size that is brought together now gives up some of its own the earlier.
+    const bool own_size = state_.devices.nvme->LeavesSize(slot_bytes);
+    if (step == Step::kStuck && !own_size && Room(tenant, TierKind::kNvme) >= slot_charge) {
+      // Free, but in segments of other sizes: brought together, it costs nobody a block.
       const Compaction::Started started = compaction_.Start(slot_bytes);
       if (started == Compaction::Started::kUnderWay) {
         step = Step::kWait;

@@ -343,8 +343,11 @@ void StorePath::AbortOverdue() {
 }
 
 void StorePath::AbortHalfStored() {
-  while (!half_stored_.empty() && state_.NowTick() - half_stored_.begin()->first >= kFillTicksMax)
-    EndUnasked(half_stored_.begin()->second);
+  while (!half_stored_.empty() && state_.NowTick() - half_stored_.begin()->first >= kFillTicksMax) {
+    const ReservationId reservation = half_stored_.begin()->second;
+    half_stored_.erase(half_stored_.begin());
+    EndUnasked(reservation);
+  }
 }
 
 // One that was to be ended may have been, by a waiting Reserve that another let go on.

@@ -125,8 +125,8 @@ void NvmeDisk::Recycle(TransferPtr transfer) {
 bool NvmeDisk::Write(SlotId slot, const BlockIdentity& identity, int64_t first_commit_ms, int64_t last_access_ms,
                      std::span<const std::byte> payload, WriteDone done) {
   if (!slots_.Idle(slot)) KV_BUG("an nvme slot is written while another transfer of it is under way");
-  // Others wait for room in the queue already, and come first.
-  if (!stalled_.empty()) return false;
+  // Whose writes wait for room already has none. Others' queues are their own.
+  if (!stalled_.empty() && waiting_of_.contains(slots_.DomainOf(slot))) return false;
   const uint32_t segment = *segments_.SegmentOf(slot);
   SegmentPage& page = pages_[segment];
   const bool first = page.writing == 0 && page.waiting.empty();
@@ -140,6 +140,7 @@ bool NvmeDisk::Write(SlotId slot, const BlockIdentity& identity, int64_t first_c
   transfer->write_done = std::move(done);
   if (wait) {
     page.waiting.push_back(transfer);
+    ++waiting_of_[slots_.DomainOf(slot)];
   } else if (!SubmitWrite(transfer)) {
     Recycle(std::move(transfer));
     return false;
@@ -174,6 +175,8 @@ void NvmeDisk::OnWritten(const TransferPtr& transfer, const absl::Status& status
   absl::StatusOr<BlockHeader> result = transfer->header;
   if (!status.ok()) result = unasked ? status : absl::UnavailableError(status.message());
   Recycle(transfer);
+  // What waits comes before what `done` writes next.
+  SubmitStalled();
   done(std::move(result));
   OnQueueRoom();
 }
@@ -332,6 +335,7 @@ void NvmeDisk::OnSegmentPage(uint32_t segment, const absl::Status& status) {
     failed = std::exchange(page.waiting, {});
   }
   for (TransferPtr& transfer : failed) {
+    WaitsNoMore(*transfer);
     slots_.SetWriteFailed(transfer->slot, true);
     slots_.EndTransfer(transfer->slot);
     WriteDone done = std::move(transfer->write_done);
@@ -349,15 +353,25 @@ bool NvmeDisk::SubmitWaiting(uint32_t segment) {
   // Emptied meanwhile, and taken for another size.
   if (page.written != segments_.PayloadBytesOf(segment)) return WriteSegmentPage(segment);
   size_t sent = 0;
-  while (sent < page.waiting.size() && SubmitWrite(page.waiting[sent])) ++sent;
+  for (; sent < page.waiting.size() && SubmitWrite(page.waiting[sent]); ++sent) WaitsNoMore(*page.waiting[sent]);
   page.waiting.erase(page.waiting.begin(), page.waiting.begin() + static_cast<ptrdiff_t>(sent));
   return page.waiting.empty();
+}
+
+void NvmeDisk::WaitsNoMore(const NvmeTransfer& transfer) {
+  const auto of = waiting_of_.find(slots_.DomainOf(transfer.slot));
+  if (--of->second == 0) waiting_of_.erase(of);
+}
+
+// The first segment first. An owner has a queue of its own: where one's is full, others' segments go on.
+void NvmeDisk::SubmitStalled() {
+  std::erase_if(stalled_, [this](uint32_t segment) { return SubmitWaiting(segment); });
 }
 
 // Every transfer that ends comes by: what the full queue had no room for is submitted now.
 void NvmeDisk::OnQueueRoom() {
   if (closed_) return;
-  while (!stalled_.empty() && SubmitWaiting(stalled_.front())) stalled_.pop_front();
+  SubmitStalled();
   if (scan_ != nullptr) scan_->Step();
 }
 

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -89,6 +88,8 @@ class NvmeDisk : public std::enable_shared_from_this<NvmeDisk> {
   bool WriteSegmentPage(uint32_t segment);
   void OnSegmentPage(uint32_t segment, const absl::Status& status);
   bool SubmitWaiting(uint32_t segment);
+  void WaitsNoMore(const NvmeTransfer& transfer);
+  void SubmitStalled();
   void OnQueueRoom();
   void NoteResult(const absl::Status& status, uint64_t* errors);
 
@@ -101,7 +102,8 @@ class NvmeDisk : public std::enable_shared_from_this<NvmeDisk> {
   DeviceHealth health_;
   std::vector<SegmentPage> pages_;  // by segment
   // Segments whose waiting writes may be submitted as soon as the disk queue has room, the first one first.
-  std::deque<uint32_t> stalled_;
+  std::vector<uint32_t> stalled_;
+  absl::flat_hash_map<DomainId, uint32_t> waiting_of_;  // writes that wait, in whatever segment
   absl::flat_hash_map<DomainId, std::shared_ptr<PresentCipher>> ciphers_;
   CipherBuffers cipher_buffers_;
   std::vector<TransferPtr> spare_;

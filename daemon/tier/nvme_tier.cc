@@ -298,6 +298,13 @@ void NvmeTier::StopLeaving() {
 
 bool NvmeTier::leaving() const { return LeavingDisk().has_value(); }
 
+bool NvmeTier::LeavesSize(uint32_t slot_bytes) const {
+  const std::optional<size_t> disk = LeavingDisk();
+  if (!disk.has_value()) return false;
+  const SegmentTable& segments = disks_[*disk]->segments();
+  return segments.PayloadBytesOf(*segments.leaving()) == PayloadOf(slot_bytes);
+}
+
 bool NvmeTier::LeavingHealthy() const { return disks_[*LeavingDisk()]->Healthy(); }
 
 bool NvmeTier::IsLeaving(SlotId slot) const {

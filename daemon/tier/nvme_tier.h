@@ -119,6 +119,8 @@ class NvmeTier : public Tier {
   bool StartLeaving(uint32_t slot_bytes);
   void StopLeaving();
   bool leaving() const;
+  // And its slots are of that size: what is free of it is kept for its blocks.
+  bool LeavesSize(uint32_t slot_bytes) const;
   // The disk that it lies on is. REQUIRES: one is leaving.
   bool LeavingHealthy() const;
   bool IsLeaving(SlotId slot) const;

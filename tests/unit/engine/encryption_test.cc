@@ -299,6 +299,27 @@ TEST_F(EncryptionTest, ACopyWhoseKeyIsGoneMakesNothingDurableThatIsStoredBesideI
   EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 2)).count, 2u);
 }
 
+// What nobody can read is nobody's to give up, either: zeros and a receipt were promised.
+TEST_F(EncryptionTest, WhatIsOverAgeWhenItsKeyIsGoneIsErased) {
+  rules_ = {Encrypted(kRed)};
+  rules_[0].max_age_ms = 5000;
+  Start(rules_);
+  StoreOnDisk(Chain(1, 2));
+  file_->SetOverdue(1);
+  const auto filling = Reserve(kGroup, OpenNs(), Chain(1, 2));
+  ASSERT_EQ(filling[1].outcome, ReserveOutcome::kGranted) << "beside what cannot be read now";
+  clock_.AdvanceMs(6000);
+  SetKeys(KeyLine(2, 'b'));
+  file_->SetOverdue(0);
+  for (const ReservedBlock& block : filling) engine_->Commit(kGroup, block.reservation, 0);
+  AdvanceMs(3000);
+  EXPECT_EQ(TierStatsOf(kRed, TierKind::kNvme).drop(DropReason::kKeyMissing).count, 0u);
+  EXPECT_EQ(TierStatsOf(kRed, TierKind::kNvme).drop(DropReason::kMaxAge).count, 2u);
+  ASSERT_FALSE(receipts_.empty());
+  EXPECT_EQ(receipts_.back().tenant, kRed);
+  engine_->CheckInvariants();
+}
+
 TEST_F(EncryptionTest, ARestartTakesNothingBackThatIsInTheClearAndMayNotBe) {
   Start({Rules(kRed, 32 * kMiB, 64 * kMiB)});
   StoreOnDisk(Chain(1, 2));

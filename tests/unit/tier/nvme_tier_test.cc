@@ -374,8 +374,8 @@ TEST_F(NvmeTierTest, WhatWaitsLongestForTheQueueGoesFirst) {
       payloads.push_back(PayloadOf(slots.size(), size));
     }
   }
-  const SlotId late = NewSlot();
-  ASSERT_EQ(late.value() / 1024, ready.value() / 1024) << "in a segment that has its header";
+  const SlotId next = NewSlot();
+  ASSERT_EQ(next.value() / 1024, ready.value() / 1024) << "in a segment that has its header";
   const Mapping payload = PayloadOf(2000);
   file_->SetQueueMax(2);
   std::vector<uint32_t> written;
@@ -386,13 +386,13 @@ TEST_F(NvmeTierTest, WhatWaitsLongestForTheQueueGoesFirst) {
                                ASSERT_TRUE(header.ok());
                                written.push_back(sizes[i]);
                                if (i != 0) return;
-                               refused = !tier_->Write(late, IdentityOf(2000), kCommitMs, kCommitMs, SpanOf(payload),
+                               refused = !tier_->Write(next, IdentityOf(2000), kCommitMs, kCommitMs, SpanOf(payload),
                                                        [](const absl::StatusOr<BlockHeader>&) {});
                              }));
   }
   executor_.RunAll();
   EXPECT_EQ(written, sizes) << "the first segment's, then the other's";
-  EXPECT_TRUE(refused) << "by a queue that others wait for";
+  EXPECT_TRUE(refused) << "the room that a write leaves is for those that wait";
 }
 
 TEST_F(NvmeTierTest, GivingASlotDuringATransferIsDeferredAndReported) {
