@@ -171,7 +171,9 @@ void Simulation::CheckNvmeGuarantee(Life* life, const engine::TenantStats& stats
   const uint64_t missed = NvmeBytesMissed();
   const uint64_t most = std::max(now.charged_bytes, life->charged_bytes[at]);
   coverage_.Note(Situation::kNvmeRefused);
-  if (most + missed <= std::min(now.guarantee_bytes, life->guarantee_bytes[at])) {
+  // A disk of one segment may have less than what its file was made for.
+  const uint64_t there = node_.engine().stats().capacity_bytes[at];
+  if (most + missed <= std::min({now.guarantee_bytes, life->guarantee_bytes[at], there})) {
     Wrong(absl::StrCat(life->rules.uid, " is refused on nvme, though it has ", most, " of the ", now.guarantee_bytes,
                        " bytes it is guaranteed"));
   }

@@ -305,6 +305,8 @@ void Simulation::CheckSurvivor(uint32_t nonce) {
   node_.engine().Lookup(model_.life(ref.life).ns[ref.space], keys, 0, 0, &places);
   // An older copy, found first, may be over age.
   const bool may_be_hidden = past_back_ && model_.life(ref.life).shortest_age_ms > 0;
+  // Nor is anything of a disk that failed so often by now that nobody asks it.
+  if (places.empty() && node_.nvme_offline()) return;
   if (places.empty() && (may_be_hidden || MayBeCrowdedOut(model_.life(ref.life)))) return;
   if (places.empty()) return Wrong(absl::StrCat(model_.NameOf(ref), " was durable, and is gone after a crash"));
   coverage_.Note(Situation::kSurvived);

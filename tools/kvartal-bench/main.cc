@@ -54,7 +54,8 @@ class CommandLine {
   CommandLine() : app_("Measures kvartald and shows it at work; needs the kvartald binary beside it.") {
     app_.require_subcommand(1);
     app_.add_flag("--json", json_, "print one JSON object on the last line of stdout");
-    app_.add_option("--socket", common_.socket, "attach socket of a running daemon (default: start one)");
+    app_.add_option("--socket", common_.socket,
+                    "attach socket of a running daemon (default: start one); replay: of one without NVMe");
     app_.add_option("--admin-socket", common_.admin_socket, "its admin socket (default: admin.sock beside it)");
     app_.add_option("--dir", common_.folder, "where the temporary folder is made (default: $TMPDIR or /tmp)");
     app_.add_option("--kvartald", common_.kvartald, "the daemon's binary (default: beside this one)");
@@ -184,9 +185,12 @@ class CommandLine {
         ->capture_default_str();
     neighbour->add_option("--eviction", neighbour_.eviction)->check(Eviction())->capture_default_str();
     neighbour->add_option("--requests", neighbour_.requests, "only the first N of the trace (0: all)");
-    neighbour->add_flag("--idle", neighbour_.idle, "two of the four and the scanner idle: what the others may use");
-    neighbour->add_flag("--bandwidth", at_disk_,
-                        "instead: a Basic tenant floods loads from NVMe beside a Premium one, through a daemon");
+    CLI::Option* const idle =
+        neighbour->add_flag("--idle", neighbour_.idle, "two of the four and the scanner idle: what the others may use");
+    neighbour
+        ->add_flag("--bandwidth", at_disk_,
+                   "instead: a Basic tenant floods loads from NVMe beside a Premium one, through a daemon")
+        ->excludes(idle);
     neighbour->add_option("--depth", bandwidth_.depth, "closed loops a tenant, with --bandwidth")
         ->check(CLI::Range(1, 64))
         ->capture_default_str();
