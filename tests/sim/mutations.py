@@ -145,7 +145,9 @@ MUTATIONS = {
         (ENGINE + 'namespaces.cc', 'if (!space.tenant.valid() || space.users > 0 || space.entries > 0) return;',
          'if (!space.tenant.valid() || space.users > 0) return;')],
     'forgets-pins-at-a-restart': [
-        (ENGINE + 'pins.cc', 'state_.timers.Schedule(id, entry.times_unrecorded ? state_.NowTick() : until);',
+        (ENGINE + 'pins.cc',
+         'state_.timers.Schedule(id, entry.times_unrecorded ? state_.NowTick() : '
+         'std::min(state_.timers.DueOf(id), until));',
          'entry.times_unrecorded = false;\n  state_.timers.Schedule(id, until);')],
     'dates-what-is-new-before-a-drop': [
         (ENGINE + 'removal.cc',

@@ -143,6 +143,23 @@ TEST_F(PinTest, APinThatWasSetWhileTheDiskHungOutlivesTheDaemonOnceItsBlockIsThe
   engine_->CheckInvariants();
 }
 
+TEST_F(PinTest, APinThatIsRenewedBeforeItHasMovedToNvmeMovesAllTheSame) {
+  Start({Guaranteed(4, 4)});
+  const NamespaceId ns = Open("a/p");
+  file_->Hold();
+  ASSERT_EQ(Store("a/p", ns, Chain(1, 2)), 2u);
+  file_->SetOverdue(1);
+  ASSERT_EQ(Pin(ns, Chain(1, 2), 600'000), Refusal::kNone);
+  file_->SetOverdue(0);
+  file_->Release();
+  Pump();
+  ASSERT_EQ(Pin(ns, Chain(1, 2), 900'000), Refusal::kNone);
+  AdvanceMs(1000);
+  Restart();
+  EXPECT_EQ(StatsOf("a/p").pinned_blocks, 2u);
+  engine_->CheckInvariants();
+}
+
 TEST_F(PinTest, APinIsNotMovedToACopyThatCannotBeRead) {
   auto rules = Guaranteed(1, 4);
   rules.ttl_ms[TierIndex(TierKind::kNvme)] = 80'000;  // looked at every ten seconds
