@@ -24,6 +24,8 @@ Refusal Pins::WhyNot(EntryId id, uint32_t until_tick, const std::vector<EntryId>
   const Entry& entry = state_.index.at(id);
   TierKind tier;
   if (!state_.FindTier(id, state_.NowTick(), &tier)) return Refusal::kGone;
+  // In the clear, or without its key: whoever reads it finds it lost.
+  if (tier == TierKind::kNvme && !residency_.ServedFromNvme(entry)) return Refusal::kGone;
   const TenantState& tenant = state_.TenantOf(entry);
   if (until_tick > policy::AgeLimitOf(tenant.rules, state_.AgesOf(id, state_.NowTick()))) return Refusal::kTooLong;
   // Without its parent nobody would find it, and nothing before it could be given up.

@@ -252,7 +252,9 @@ bool Model::HasRightTo(const BlockRef& ref, int64_t now_ms) {
   if (life.dropping || !life.in_policy || !block.maybe || life.rules.max_age_ms > 0) return false;
   if (block.leases > 0) return true;
   if (MayHaveAged(ref, now_ms)) return false;
-  if (plan_.encrypts && (block.nonce == 0 || MayBeUnreadable(block.nonce))) return false;
+  // Of what is not durable nobody was told whether it lies in the clear.
+  const bool in_the_clear = life.rules.encrypt_nvme && block.nonce < life.clear_below;
+  if (plan_.encrypts && (block.nonce == 0 || in_the_clear || MayBeUnreadable(block.nonce))) return false;
   // On a disk that is offline it is a miss, and a reserve under way may be storing it anew.
   if (offline_ms_ == now_ms || (offline_ms_ != INT64_MIN && block.uses > 0)) return false;
   const bool held = block.holds > 0 && !plan_.disk_lies() && boots_ == 1;

@@ -320,6 +320,16 @@ TEST_F(EncryptionTest, WhatIsOverAgeWhenItsKeyIsGoneIsErased) {
   engine_->CheckInvariants();
 }
 
+TEST_F(EncryptionTest, APinOfWhatNobodyWillBeServedIsRefused) {
+  Start({Rules(kRed, 32 * kMiB, 64 * kMiB)});
+  StoreOnDisk(Chain(1, 2));
+  BeginToEncrypt();
+  EXPECT_EQ(Pin(OpenNs(), Chain(1, 2), 60'000), policy::Refusal::kGone) << "its only copy is in the clear";
+  EXPECT_EQ(StatsOf(kRed).pinned_blocks, 0u);
+  ASSERT_EQ(Store(kRed, OpenNs(), Chain(100, 2)), 2u);
+  EXPECT_EQ(Pin(OpenNs(), Chain(100, 2), 60'000), policy::Refusal::kNone);
+}
+
 TEST_F(EncryptionTest, ARestartTakesNothingBackThatIsInTheClearAndMayNotBe) {
   Start({Rules(kRed, 32 * kMiB, 64 * kMiB)});
   StoreOnDisk(Chain(1, 2));
