@@ -63,6 +63,7 @@ void AttachServer::Stop() {
     session->Cut(CutReason::kStopped);
     EndSession(session);
   }
+  while (!ended_groups_.empty()) GiveBackOfEnded();
   denials_.End([this](const DoorEvent& event) { TellOfDoor(event); });
 }
 
@@ -248,14 +249,27 @@ void AttachServer::EndSession(Session* session) {
 }
 
 void AttachServer::EndGroup(EngineGroup* group, int64_t seen_ns, bool left) {
-  const std::unique_ptr<EngineGroup> ended = groups_.Remove(group->id);
+  std::unique_ptr<EngineGroup> ended = groups_.Remove(group->id);
   const size_t aborted = engine_->AbortGroup(ended->id, left ? kAllShards : 0);
-  ended->leases.ReleaseAll([this](std::span<const engine::Hold> blocks) { engine_->Release(blocks); });
+  ended->leases.ReleaseAll();
+  ended_groups_.push_back(std::move(ended));
+  GiveBackOfEnded();
   ++counters_.reclaims;
   counters_.reclaimed_blocks += aborted;
   std::vector<uint32_t>& recent = counters_.recent_reclaim_us;
   if (recent.size() == kReclaimsKept) recent.erase(recent.begin());
   recent.push_back(static_cast<uint32_t>(std::min<int64_t>((clock_->MonotonicNs() - seen_ns) / 1000, UINT32_MAX)));
+}
+
+// What one of them leased may be a million blocks: so many a turn, and the others have theirs in between.
+void AttachServer::GiveBackOfEnded() {
+  uint32_t left = kGivenBackPerTurnMax;
+  while (!ended_groups_.empty() && left > 0) {
+    LeaseTable& leases = ended_groups_.front()->leases;
+    left -= leases.GiveBack(left, [this](std::span<const engine::Hold> blocks) { engine_->Release(blocks); });
+    if (!leases.owes()) ended_groups_.pop_front();
+  }
+  if (!ended_groups_.empty()) PostSweep();
 }
 
 void AttachServer::Watch(Session* session) {
@@ -289,6 +303,8 @@ void AttachServer::PostSweep() {
 void AttachServer::Sweep() {
   sweep_posted_ = false;
   request_path_.AbortOrphans();
+  request_path_.GiveBackOwed();
+  GiveBackOfEnded();
   std::vector<SessionId> touched;
   touched.swap(touched_);
   for (const SessionId id : touched) {
@@ -362,10 +378,9 @@ void AttachServer::ExpireLeases() {
   const int64_t now_ns = clock_->MonotonicNs();
   uint32_t left = kLeaseTickWorkMax;
   const auto expire = [&](EngineGroup& group, uint32_t blocks_max) {
-    const LeaseTable::Expired expired = group.leases.Expire(
-        now_ns, blocks_max, [this](std::span<const engine::Hold> blocks) { engine_->Release(blocks); });
-    counters_.leases_expired += expired.leases;
-    left -= expired.blocks;
+    counters_.leases_expired += group.leases.Expire(now_ns);
+    left -= group.leases.GiveBack(blocks_max,
+                                  [this](std::span<const engine::Hold> blocks) { engine_->Release(blocks); });
   };
   // Its share to each, then the rest to whoever needs it: the thousands of one group must not hold up another's few.
   const uint32_t share = kLeaseTickWorkMax / static_cast<uint32_t>(groups_.size());

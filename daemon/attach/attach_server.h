@@ -115,6 +115,7 @@ class AttachServer : private engine::EngineObserver {
   void WatchPeerExit(Session* session);
   void OnPeerExit(Session* session);
   void EndGroup(EngineGroup* group, int64_t seen_ns, bool left);
+  void GiveBackOfEnded();
   void SayGoodbye(Session* session, std::string_view reason);
   void EndTenant(const std::string& tenant, std::string_view reason, CutReason cut);
 
@@ -161,6 +162,7 @@ class AttachServer : private engine::EngineObserver {
   std::vector<std::byte> receive_buffer_;
   SessionTable sessions_;
   GroupTable groups_;
+  std::deque<std::unique_ptr<EngineGroup>> ended_groups_;  // whose leases are not all given back
   RequestPath request_path_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   absl::flat_hash_map<std::string, size_t> sessions_by_tenant_;

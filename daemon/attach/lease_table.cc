@@ -20,6 +20,7 @@ Lease* LeaseTable::Create(NamespaceId ns, int64_t now_ns) {
   lease.id = LeaseId(++*last_serial_ << kSlotBits | slot);
   lease.ns = ns;
   lease.front = 0;
+  lease.given_back = 0;
   lease.ended = false;
   lease.expires_ns = now_ns + lease_ns_;
   ++leases_;
@@ -42,18 +43,39 @@ void LeaseTable::Append(Lease* lease, std::span<const engine::BlockPlace> places
   if (renew) Renew(lease, now_ns);
 }
 
-void LeaseTable::Release(Lease* lease, uint32_t count, GiveBack give_back) {
-  std::span<const engine::Hold> blocks = lease->left();
-  if (count != 0 && count < blocks.size()) blocks = blocks.first(count);
-  lease->front += static_cast<uint32_t>(blocks.size());
-  leased_blocks_ -= static_cast<uint32_t>(blocks.size());
-  // Last: the space it makes may end a Load, which looks at this lease.
-  if (!blocks.empty()) give_back(blocks);
-  if (lease->left().empty()) End(lease);
+void LeaseTable::Release(Lease* lease, uint32_t count) {
+  const auto left = static_cast<uint32_t>(lease->left().size());
+  if (count == 0 || count > left) count = left;
+  if (count > 0 && lease->given_back == lease->front) owing_.push_back(SlotOf(lease));
+  lease->front += count;
+  leased_blocks_ -= count;
+  if (count < left) return;
+  lease->ended = true;
+  Unlink(SlotOf(lease));
 }
 
-void LeaseTable::PutInPlace(Lease* lease, uint32_t first, std::span<const engine::BlockPlace> loaded,
-                            GiveBack give_back) {
+void LeaseTable::ReleaseAll() {
+  while (oldest_ != kNowhere) Release(&slots_[oldest_], 0);
+}
+
+uint32_t LeaseTable::GiveBack(uint32_t blocks_max, Sink sink) {
+  uint32_t given = 0;
+  while (!owing_.empty() && given < blocks_max) {
+    Lease* lease = &slots_[owing_.back()];
+    const uint32_t count = std::min(lease->front - lease->given_back, blocks_max - given);
+    const std::span<const engine::Hold> blocks = std::span(lease->blocks).subspan(lease->given_back, count);
+    lease->given_back += count;
+    given += count;
+    const bool all = lease->given_back == lease->front;
+    if (all) owing_.pop_back();
+    // The space it makes may end a Load, which looks at this lease.
+    sink(blocks);
+    if (all && lease->ended) Free(lease);
+  }
+  return given;
+}
+
+void LeaseTable::PutInPlace(Lease* lease, uint32_t first, std::span<const engine::BlockPlace> loaded, Sink sink) {
   std::vector<engine::Hold> old;
   for (uint32_t i = 0; i < loaded.size(); ++i) {
     const uint32_t position = first + i;
@@ -65,7 +87,7 @@ void LeaseTable::PutInPlace(Lease* lease, uint32_t first, std::span<const engine
     old.push_back(lease->blocks[position]);
     lease->blocks[position].in_place = true;
   }
-  give_back(old);
+  sink(old);
 }
 
 void LeaseTable::Renew(Lease* lease, int64_t now_ns) {
@@ -79,27 +101,16 @@ void LeaseTable::Renew(Lease* lease, int64_t now_ns) {
 uint32_t LeaseTable::RenewAll(int64_t now_ns, MayRenew may_renew) {
   std::vector<uint32_t> renewed;
   for (uint32_t slot = oldest_; slot != kNowhere; slot = slots_[slot].newer) {
-    if (!slots_[slot].ended && may_renew(slots_[slot])) renewed.push_back(slot);
+    if (may_renew(slots_[slot])) renewed.push_back(slot);
   }
   for (const uint32_t slot : renewed) Renew(&slots_[slot], now_ns);
   return static_cast<uint32_t>(renewed.size());
 }
 
-LeaseTable::Expired LeaseTable::Expire(int64_t now_ns, uint32_t blocks_max, GiveBack give_back) {
-  Expired out;
-  while (oldest_ != kNowhere && slots_[oldest_].expires_ns <= now_ns && out.blocks < blocks_max) {
-    Lease* lease = &slots_[oldest_];
-    if (!lease->ended) ++out.leases;
-    lease->ended = true;
-    const uint32_t count = std::min<uint32_t>(static_cast<uint32_t>(lease->left().size()), blocks_max - out.blocks);
-    out.blocks += count;
-    Release(lease, count, give_back);
-  }
-  return out;
-}
-
-void LeaseTable::ReleaseAll(GiveBack give_back) {
-  while (oldest_ != kNowhere) Release(&slots_[oldest_], 0, give_back);
+uint32_t LeaseTable::Expire(int64_t now_ns) {
+  uint32_t expired = 0;
+  for (; oldest_ != kNowhere && slots_[oldest_].expires_ns <= now_ns; ++expired) Release(&slots_[oldest_], 0);
+  return expired;
 }
 
 void LeaseTable::LinkNewest(uint32_t slot) {
@@ -125,9 +136,8 @@ void LeaseTable::Unlink(uint32_t slot) {
     newest_ = lease.older;
 }
 
-void LeaseTable::End(Lease* lease) {
+void LeaseTable::Free(Lease* lease) {
   const uint32_t slot = SlotOf(lease);
-  Unlink(slot);
   positions_ -= lease->blocks.size();
   --leases_;
   lease->id = LeaseId::None();

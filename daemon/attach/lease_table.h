@@ -1,9 +1,9 @@
 // The leases of one engine group: the right to use some blocks in place, until Release, the end of the group, or
 // expiry.
 // Confined to the engine loop.
-// Invariants: every block appended is given back through `give_back` exactly once; an id is never used again, not even
-// by the next daemon (decision 0019); at most kLeasesPerGroupMax leases with kLeasedBlocksPerGroupMax positions
-// together.
+// Invariants: every block appended comes back exactly once; an id is never used again, not even by the next daemon
+// (decision 0019); at most kLeasesPerGroupMax leases with kLeasedBlocksPerGroupMax positions together, those that are
+// still to be given back included.
 #pragma once
 
 #include <cstdint>
@@ -31,14 +31,15 @@ struct Lease {
   friend class LeaseTable;
   static constexpr uint32_t kNowhere = UINT32_MAX;
   int64_t expires_ns = 0;
-  bool ended = false;         // expired, and not yet all given back
+  uint32_t given_back = 0;    // positions below are
+  bool ended = false;         // nobody's any more, and not yet all given back
   uint32_t newer = kNowhere;  // neighbours in the order of expiry
   uint32_t older = kNowhere;
 };
 
 class LeaseTable {
  public:
-  using GiveBack = absl::FunctionRef<void(std::span<const engine::Hold>)>;
+  using Sink = absl::FunctionRef<void(std::span<const engine::Hold>)>;
   static constexpr uint32_t kSlotBits = 13;  // of an id; the others are its serial
 
   // `last_serial` numbers the leases of all groups of the daemon, so a lease of another group is never taken for one of
@@ -55,11 +56,18 @@ class LeaseTable {
   Lease* Find(LeaseId id);
   // REQUIRES: MayAppend. Renews the lease, too, where that is allowed.
   void Append(Lease* lease, std::span<const engine::BlockPlace> places, int64_t now_ns, bool renew = true);
-  // The first `count` blocks that are left; 0 or more than are left: all. A lease with none left ends.
-  void Release(Lease* lease, uint32_t count, GiveBack give_back);
+  // The first `count` blocks that are left; 0 or more than are left: all. A lease with none left ends. Nothing is given
+  // back before GiveBack.
+  void Release(Lease* lease, uint32_t count);
+  void ReleaseAll();
+  // Ends leases that were not renewed in time. Returns how many.
+  uint32_t Expire(int64_t now_ns);
+  // At most `blocks_max` of what was released. Returns how many.
+  uint32_t GiveBack(uint32_t blocks_max, Sink sink);
+  bool owes() const { return !owing_.empty(); }
   // Blocks from position `first` on are leased in place by `loaded` now: what the lease kept of them before, and what
   // it has released meanwhile, is given back.
-  void PutInPlace(Lease* lease, uint32_t first, std::span<const engine::BlockPlace> loaded, GiveBack give_back);
+  void PutInPlace(Lease* lease, uint32_t first, std::span<const engine::BlockPlace> loaded, Sink sink);
   void Renew(Lease* lease, int64_t now_ns);
   // Renewed so lately that to look through it again would cost more than the time is worth.
   bool IsFresh(const Lease& lease, int64_t now_ns) const {
@@ -68,15 +76,6 @@ class LeaseTable {
   // Those that may be; returns how many.
   using MayRenew = absl::FunctionRef<bool(const Lease&)>;
   uint32_t RenewAll(int64_t now_ns, MayRenew may_renew);
-
-  struct Expired {
-    uint32_t leases = 0;
-    uint32_t blocks = 0;
-  };
-  // Ends leases that were not renewed in time and gives back at most `blocks_max` of their blocks; the rest at the next
-  // call.
-  Expired Expire(int64_t now_ns, uint32_t blocks_max, GiveBack give_back);
-  void ReleaseAll(GiveBack give_back);
 
   uint32_t leases() const { return leases_; }
   uint32_t leased_blocks() const { return leased_blocks_; }
@@ -88,12 +87,13 @@ class LeaseTable {
   uint32_t SlotOf(const Lease* lease) const { return static_cast<uint32_t>(lease - slots_.data()); }
   void LinkNewest(uint32_t slot);
   void Unlink(uint32_t slot);
-  void End(Lease* lease);
+  void Free(Lease* lease);
 
   uint64_t* const last_serial_;
   const int64_t lease_ns_;
   std::vector<Lease> slots_;    // low bits of an id name its slot
   std::vector<uint32_t> free_;  // last in, first out: a steady client uses one warm slot
+  std::vector<uint32_t> owing_;  // slots of leases with released positions that are to be given back, each once
   uint32_t oldest_ = kNowhere;  // all leases last equally long, so this list is in the order of expiry
   uint32_t newest_ = kNowhere;
   uint32_t leases_ = 0;

@@ -28,7 +28,10 @@ void FillPlaces(const Blocks& blocks, Offsets* offsets, Generations* generations
 RequestPath::RequestPath(Parts parts) : parts_(std::move(parts)) { places_.reserve(kKeysPerFrameMax); }
 
 void RequestPath::GiveBack(Session* session) {
-  for (const uint64_t lease : parts_.codec->frame().released()) ReleaseLease(session, lease, 0);
+  const auto& released = parts_.codec->frame().released();
+  if (released.empty()) return;
+  for (const uint64_t lease : released) ReleaseLease(session, lease, 0);
+  GiveBackOf(session->group);
 }
 
 void RequestPath::Handle(Session* session, Verb verb) {
@@ -266,6 +269,7 @@ void RequestPath::OnLoaded(SessionId id, uint64_t request_id, uint32_t first,
 void RequestPath::Release(Session* session) {
   const v1::Release& in = parts_.codec->frame().release();
   ReleaseLease(session, in.lease(), in.count());
+  GiveBackOf(session->group);
 }
 
 void RequestPath::ReleaseLease(Session* session, uint64_t id, uint32_t count) {
@@ -275,10 +279,26 @@ void RequestPath::ReleaseLease(Session* session, uint64_t id, uint32_t count) {
     ++parts_.stats->not_found;
     return;
   }
-  session->group->leases.Release(lease, count, [this](std::span<const engine::Hold> blocks) {
-    Charge(blocks.size());
-    parts_.engine->Release(blocks);
-  });
+  session->group->leases.Release(lease, count);
+}
+
+// A frame may release a million blocks: so many at once, the others in later turns.
+void RequestPath::GiveBackOf(EngineGroup* group) {
+  Charge(group->leases.GiveBack(kGivenBackPerTurnMax,
+                                [this](std::span<const engine::Hold> blocks) { parts_.engine->Release(blocks); }));
+  if (!group->leases.owes()) return;
+  owing_.push_back(group->id);
+  parts_.unfinished();
+}
+
+void RequestPath::GiveBackOwed() {
+  std::vector<GroupId> owing;
+  owing.swap(owing_);
+  std::sort(owing.begin(), owing.end());
+  owing.erase(std::unique(owing.begin(), owing.end()), owing.end());
+  for (const GroupId id : owing) {
+    if (EngineGroup* group = parts_.groups->Find(id); group != nullptr) GiveBackOf(group);
+  }
 }
 
 void RequestPath::Reserve(Session* session) {
@@ -325,7 +345,7 @@ void RequestPath::OnReserved(const Asked& asked, std::vector<engine::ReservedBlo
       if (block.outcome == engine::ReserveOutcome::kGranted)
         orphans_.push_back({asked.group, block.reservation, asked.shard});
     }
-    if (!orphans_.empty()) parts_.orphaned();
+    if (!orphans_.empty()) parts_.unfinished();
     return;
   }
   --session->pending_requests;

@@ -32,7 +32,7 @@ class RequestPath {
     AttachStats* stats = nullptr;
     std::weak_ptr<bool> alive;            // of the owner: answers of the engine may come after it
     std::function<void(Session*)> touch;  // an answer was sent outside the session's own event
-    std::function<void()> orphaned;       // orphans are waiting
+    std::function<void()> unfinished;     // AbortOrphans or GiveBackOwed has work, in a later turn
   };
   explicit RequestPath(Parts parts);
 
@@ -43,6 +43,8 @@ class RequestPath {
   void SendError(Session* session, v1::Error::Code code, std::string_view message, std::string_view refusal = "");
   // Slots that were granted for a session that had ended meanwhile: nobody knows them, so they are aborted.
   void AbortOrphans();
+  // The next part of what large releases left to be given back.
+  void GiveBackOwed();
   // A session of the group has ended: what it reserved and did not commit, nobody will. `left`: nor writes it.
   void AbortFillsOf(SessionId session, EngineGroup* group, bool left);
 
@@ -58,6 +60,7 @@ class RequestPath {
   void Release(Session* session);
   // The first `count` blocks that are left; 0: all.
   void ReleaseLease(Session* session, uint64_t id, uint32_t count);
+  void GiveBackOf(EngineGroup* group);
   void Reserve(Session* session);
   void Commit(Session* session);
   void Abort(Session* session);
@@ -98,6 +101,7 @@ class RequestPath {
   std::vector<engine::BlockPlace> places_;  // reused by every Lookup
   std::string outcomes_;                    // reused by every Commit
   std::vector<Orphan> orphans_;
+  std::vector<GroupId> owing_;
 };
 
 }  // namespace kvartal::attach

@@ -141,6 +141,8 @@ inline constexpr uint32_t kFillTicksMax = 100;          // a fill in an extent t
 inline constexpr uint32_t kLoadTicksFree = 100;         // a Load keeps its blocks for so long, as a lease does: then as
                                                         // long as a lease of them would be renewed
 inline constexpr uint32_t kVictimProbesMax = 4096;      // leased candidates passed over before a search gives up
+inline constexpr uint32_t kSparedPerTickMax = 1u << 16;  // blocks of a tenant that its searches for room pass over, in a
+                                                         // tick, because the request they are for has used them
 
 // --- index
 inline constexpr uint32_t kIndexEntriesMax = 0xffff'fff0;  // an EntryId is 32 bits and None is its largest value
@@ -175,6 +177,8 @@ inline constexpr uint64_t kPositionsPerWakeMax = 1u << 16;  // or after so many 
 inline constexpr int64_t kLeaseFreshParts = 8;  // a lease renewed within this part of its time is not looked through
                                                 // again: the frames of a long chain come one after another
 inline constexpr uint32_t kLeaseTickWorkMax = 8192;  // blocks of ended leases given back a tick, all groups together
+inline constexpr uint32_t kGivenBackPerTurnMax = 8192;  // blocks given back at once of what a group releases, or leaves
+                                                        // when it ends: a few milliseconds of the loop
 
 // --- tokens of pods
 inline constexpr size_t kTokenBytesMax = 16 * kKiB;  // one ServiceAccount token; real ones have 1 to 2 KiB

@@ -128,6 +128,8 @@ struct TenantState {
   uint32_t takings_under_way = 0;                   // writes of others, whose source it wants
   absl::btree_map<EntryId, uint32_t> pins;          // until tick
   std::array<uint64_t, kTierCount> pinned_bytes{};  // by the tier that keeps them, headers included
+  // While those are more than the guarantee: whose pins end, from the back on. Some may have ended by themselves.
+  std::array<std::vector<EntryId>, kTierCount> yielding_pins;
   uint64_t leased_bytes = 0;                        // of blocks that somebody reads in place
   uint64_t kept_bytes = 0;                          // of those and what is pinned in DRAM: each once
   bool stuck_on_nvme = false;                       // above its limit there, and what could go is all in use
@@ -135,6 +137,8 @@ struct TenantState {
   uint32_t empty_ticks = 0;                         // how long the domain has had empty extents
   bool memory_open = false;
   uint32_t grow_failed_tick = 0;  // when a populate was last refused: not tried again within that tick
+  uint32_t spared_tick = 0;       // when a search for room last passed over blocks of the request it was for,
+  uint32_t spared = 0;            // and how many were, in that tick
   uint32_t erases_under_way = 0;  // of a removal: transfers it waits for
   uint32_t shut_out_tick = 0;     // by a drop: when it got on last; 0: nobody waits for its end
   uint64_t drop_left = 0;         // then: what it had to do

@@ -34,6 +34,7 @@ void CountEntry(const EngineState& state, EntryId id, std::vector<Counted>* by_t
                           !entry.leased_in(tier) && !entry.pinned_in(tier);
     if (in_order) ++counted.leaves[TierIndex(tier)];
   }
+  KV_CHECK(!entry.parent.valid() || state.index.at(entry.parent).depth < entry.depth);
   const TenantState& tenant = state.tenant(state.ns(entry.ns).tenant);
   KV_CHECK(entry.pinned == tenant.pins.contains(id));
   counted.pinned_blocks += entry.pinned ? 1 : 0;

@@ -1,4 +1,6 @@
 // The namespaces of EngineState: who uses one, how many entries it has, and when its number is another's.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/engine/engine_state.h"
@@ -87,7 +89,9 @@ void EngineState::ForgetIfUnused(NamespaceId id) {
 EntryId EngineState::InsertEntry(NamespaceId id, const BlockKey& key, EntryId parent, uint32_t depth) {
   ++ns(id).entries;
   ++tenant(ns(id).tenant).stats.entries;
-  return index.Insert(id, key, parent, depth);
+  // Whatever a client says: depth grows along every edge, so that none closes a circle.
+  const uint32_t least_depth = parent.valid() ? index.at(parent).depth + 1 : 0;
+  return index.Insert(id, key, parent, std::max(depth, least_depth));
 }
 
 void EngineState::EraseEntry(EntryId id) {

@@ -122,20 +122,30 @@ void Pins::Yield(TenantState& tenant, uint32_t max_blocks) {
 }
 
 void Pins::YieldToGuarantee(TenantState& tenant, TierKind tier, uint32_t max_blocks) {
+  std::vector<EntryId>& yielding = tenant.yielding_pins[TierIndex(tier)];
   const uint64_t guarantee_bytes = tenant.rules.tier(tier).guarantee_bytes;
-  if (tenant.pinned_bytes[TierIndex(tier)] <= guarantee_bytes) return;
-  std::vector<std::pair<EntryId, uint32_t>> pinned;
-  for (const auto& pin : tenant.pins) {
-    if (state_.index.at(pin.first).pinned_in(tier)) pinned.push_back(pin);
+  const uint64_t& pinned_bytes = tenant.pinned_bytes[TierIndex(tier)];
+  if (pinned_bytes > guarantee_bytes && yielding.empty()) yielding = PinsByDepth(tenant, tier);
+  for (; pinned_bytes > guarantee_bytes && !yielding.empty() && max_blocks > 0; --max_blocks) {
+    const auto pin = tenant.pins.find(yielding.back());
+    yielding.pop_back();
+    if (pin != tenant.pins.end() && state_.index.at(pin->first).pinned_in(tier)) Resettle(pin->first, pin->second);
   }
-  // From the ends of chains, so that what stays pinned can be found.
-  std::stable_sort(pinned.begin(), pinned.end(), [this](const auto& a, const auto& b) {
-    return state_.index.at(a.first).depth > state_.index.at(b.first).depth;
-  });
-  for (const auto& [id, until_tick] : pinned) {
-    if (max_blocks-- == 0 || tenant.pinned_bytes[TierIndex(tier)] <= guarantee_bytes) return;
-    Resettle(id, until_tick);
+  if (pinned_bytes <= guarantee_bytes) yielding = {};
+}
+
+// The ends of chains last: they go first, so that what stays pinned can be found.
+std::vector<EntryId> Pins::PinsByDepth(const TenantState& tenant, TierKind tier) const {
+  std::vector<std::pair<uint32_t, EntryId>> by_depth;
+  for (const auto& [id, until_tick] : tenant.pins) {
+    const Entry& entry = state_.index.at(id);
+    if (entry.pinned_in(tier)) by_depth.emplace_back(entry.depth, id);
   }
+  std::sort(by_depth.begin(), by_depth.end());
+  std::vector<EntryId> ids;
+  ids.reserve(by_depth.size());
+  for (const auto& [depth, id] : by_depth) ids.push_back(id);
+  return ids;
 }
 
 void Pins::YieldToLimit(TenantState& tenant, TierKind tier, uint32_t max_blocks) {

@@ -45,6 +45,7 @@ class Pins {
   // Its guarantee has gone: it is kept elsewhere, or ends.
   void Resettle(EntryId id, uint32_t until_tick);
   void YieldToGuarantee(TenantState& tenant, TierKind tier, uint32_t max_blocks);
+  std::vector<EntryId> PinsByDepth(const TenantState& tenant, TierKind tier) const;
   void YieldToLimit(TenantState& tenant, TierKind tier, uint32_t max_blocks);
 
   EngineState& state_;

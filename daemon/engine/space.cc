@@ -32,10 +32,21 @@ EntryId Space::Victim(TenantState& tenant, TierKind tier, uint64_t request) {
 }
 
 EntryId Space::Victim(TenantState& tenant, TierKind tier, uint64_t request, tier::DiskSet disks) {
-  const auto may_go = [&](EntryId id) {
-    return residency_.Evictable(id, tier) && (request == kNoRequest || state_.index.at(id).last_touch != request);
-  };
+  if (SparesNoMore(tenant, request)) return EntryId::None();
+  const auto may_go = [&](EntryId id) { return !Spares(tenant, id, request) && residency_.Evictable(id, tier); };
   return residency_.First(tenant, tier, may_go, disks);
+}
+
+// A request keeps what it has used. Its number is the client's to choose, and so is how much of that there is.
+bool Space::Spares(TenantState& tenant, EntryId id, uint64_t request) {
+  if (request == kNoRequest || state_.index.at(id).last_touch != request) return false;
+  ++tenant.spared;
+  return true;
+}
+
+bool Space::SparesNoMore(TenantState& tenant, uint64_t request) {
+  if (std::exchange(tenant.spared_tick, state_.NowTick()) != state_.NowTick()) tenant.spared = 0;
+  return request != kNoRequest && tenant.spared >= kSparedPerTickMax;
 }
 
 EntryId Space::VictimOnTakingDisk(TenantState& tenant, uint32_t slot_bytes, uint64_t request) {
@@ -244,12 +255,12 @@ Refusal Space::MakeEntryRoom(TenantState& tenant, uint64_t request) {
 }
 
 bool Space::DropOneEntry(TenantState& tenant, uint64_t request) {
+  if (SparesNoMore(tenant, request)) return false;
   EntryId first;
   for (TierKind tier : {TierKind::kDram, TierKind::kNvme}) {
     const EntryId candidate = residency_.First(tenant, tier, [&](EntryId id) {
-      const index::Entry& entry = state_.index.at(id);
-      const bool asks = request != kNoRequest && entry.last_touch == request;
-      return entry.children == 0 && !asks && residency_.Removable(id) && !IsDueForErasure(id);
+      if (Spares(tenant, id, request)) return false;
+      return state_.index.at(id).children == 0 && residency_.Removable(id) && !IsDueForErasure(id);
     });
     if (!candidate.valid()) continue;
     if (!first.valid() || residency_.GoesBefore(candidate, first, tier)) first = candidate;

@@ -104,6 +104,10 @@ class Space {
   // The same of NVMe, where room is short on the disks and not in the books: only what gives up a place where one of
   // `slot_bytes` may come is of use.
   EntryId VictimOnTakingDisk(TenantState& tenant, uint32_t slot_bytes, uint64_t request);
+  // The block is of the very request that room is made for.
+  bool Spares(TenantState& tenant, EntryId id, uint64_t request);
+  // Too many were, in this tick: nothing of the tenant's own goes for such a request until the next.
+  bool SparesNoMore(TenantState& tenant, uint64_t request);
   void WakeWhoWaitsForHungDisks();
   // Over age: not taken for space, since its bytes have to be zeroed where they lie.
   bool IsDueForErasure(EntryId id) const;

@@ -77,6 +77,42 @@ TEST_F(TurnTest, EndsWithTheBlocksItLookedAtNotWithItsFramesAlone) {
   EXPECT_EQ(Positions() - before, (kFramesPerWakeMax + 1) * kBlocks + 4) << "each is looked through once a frame";
 }
 
+TEST_F(TurnTest, ALargeLeaseThatIsReleasedOrLeftBehindIsGivenBackInParts) {
+  StartWithBystander();
+  constexpr size_t kParts = 4;
+  uint64_t key = 0;
+  for (const bool releases : {true, false}) {
+    SCOPED_TRACE(releases ? "released" : "left behind");
+    RawClient client(Path("red"));
+    Attach(client);
+    const uint32_t ns = OpenNamespace(client);
+    Store(client, ns, ++key, 1);
+    const uint64_t leased_before = engine_->stats().leased_blocks;
+    ClientFrame release;
+    release.mutable_release()->set_lease(BigLease(client, ns, key, kParts * kGivenBackPerTurnMax / kKeysPerFrameMax));
+    if (releases) {
+      ASSERT_TRUE(client.Send(release));
+    } else {
+      client.Close();
+    }
+    ClientFrame lookup = LookupFrame(bystander_ns_, 1, 4);
+    lookup.set_request_id(7001);
+    ASSERT_TRUE(bystander_->Send(lookup));
+    size_t turns = 0, answered_in = 0;
+    while ((answered_in == 0 || engine_->stats().leased_blocks > leased_before + 4) && turns < 100) {
+      loop_->RunOnce(0);
+      ++turns;
+      for (const ServerFrame& frame : Drain(*bystander_)) {
+        if (frame.request_id() == 7001) answered_in = turns;
+      }
+    }
+    EXPECT_GE(turns, kParts - 1) << "two in the first turn, then one each";
+    EXPECT_LT(turns, 100u);
+    EXPECT_LE(answered_in, 2u) << "of " << turns << " turns";
+    engine_->CheckInvariants();
+  }
+}
+
 TEST_F(TurnTest, OfALeaseThatIsTooLargeNeitherAHintNorAPinIsTaken) {
   StartWithBystander();
   RawClient client(Path("red"));

@@ -31,6 +31,15 @@ class LeaseTableTest : public ::testing::Test {
   auto Sink() {
     return [this](std::span<const engine::Hold> blocks) { GiveBack(blocks); };
   }
+  void Release(LeaseId id, uint32_t count) {
+    table_.Release(table_.Find(id), count);
+    table_.GiveBack(UINT32_MAX, Sink());
+  }
+  uint32_t Expire(int64_t now_ns) {
+    const uint32_t leases = table_.Expire(now_ns);
+    table_.GiveBack(UINT32_MAX, Sink());
+    return leases;
+  }
 
   uint64_t serial_ = 0;
   LeaseTable table_{&serial_, kLeaseNs};
@@ -39,14 +48,14 @@ class LeaseTableTest : public ::testing::Test {
 
 TEST_F(LeaseTableTest, ReleasesFromTheFrontAndPositionsStay) {
   const LeaseId id = Make(100, 5);
-  table_.Release(table_.Find(id), 2, Sink());
+  Release(id, 2);
   EXPECT_EQ(given_back_, (std::vector<uint32_t>{100, 101}));
   Lease* lease = table_.Find(id);
   ASSERT_NE(lease, nullptr);
   EXPECT_EQ(lease->front, 2u);
   EXPECT_EQ(lease->blocks[2].entry, EntryId(102)) << "position 2 is the same block as before";
   EXPECT_EQ(table_.leased_blocks(), 3u);
-  table_.Release(lease, 0, Sink());
+  Release(id, 0);
   EXPECT_EQ(given_back_.size(), 5u);
   EXPECT_EQ(table_.Find(id), nullptr);
   EXPECT_EQ(table_.leases(), 0u);
@@ -55,14 +64,14 @@ TEST_F(LeaseTableTest, ReleasesFromTheFrontAndPositionsStay) {
 
 TEST_F(LeaseTableTest, ReleasingMoreThanIsLeftReleasesWhatIsLeft) {
   const LeaseId id = Make(100, 3);
-  table_.Release(table_.Find(id), UINT32_MAX, Sink());
+  Release(id, UINT32_MAX);
   EXPECT_EQ(given_back_.size(), 3u);
   EXPECT_EQ(table_.Find(id), nullptr);
 }
 
 TEST_F(LeaseTableTest, AnIdNeverComesBackWithItsSlot) {
   const LeaseId first = Make(1, 1);
-  table_.Release(table_.Find(first), 0, Sink());
+  Release(first, 0);
   const LeaseId second = Make(2, 1);
   EXPECT_NE(first, second);
   EXPECT_EQ(table_.Find(first), nullptr);
@@ -81,52 +90,65 @@ TEST_F(LeaseTableTest, ExpiresWhatWasNotRenewed) {
   const LeaseId forgotten = Make(3, 2, 0);
   table_.Renew(table_.Find(renewed), 5'000);
   table_.Append(table_.Find(appended), Places(10, 1), 6'000);
-  EXPECT_EQ(table_.Expire(kLeaseNs - 1, 100, Sink()).leases, 0u);
-  const LeaseTable::Expired expired = table_.Expire(kLeaseNs, 100, Sink());
-  EXPECT_EQ(expired.leases, 1u);
-  EXPECT_EQ(expired.blocks, 2u);
+  EXPECT_EQ(Expire(kLeaseNs - 1), 0u);
+  EXPECT_EQ(Expire(kLeaseNs), 1u);
   EXPECT_EQ(given_back_, (std::vector<uint32_t>{3, 4}));
   EXPECT_EQ(table_.Find(forgotten), nullptr);
   EXPECT_NE(table_.Find(renewed), nullptr);
   EXPECT_NE(table_.Find(appended), nullptr);
   EXPECT_EQ(table_.RenewAll(12'000, kAll), 2u);
-  EXPECT_EQ(table_.Expire(21'999, 100, Sink()).leases, 0u);
-  EXPECT_EQ(table_.Expire(22'000, 100, Sink()).leases, 2u);
+  EXPECT_EQ(Expire(21'999), 0u);
+  EXPECT_EQ(Expire(22'000), 2u);
 }
 
 TEST_F(LeaseTableTest, WhatMayNotBeRenewedEndsAtItsTime) {
   const LeaseId first = Make(1, 1), owed = Make(2, 1), last = Make(3, 1);
   EXPECT_EQ(table_.RenewAll(5'000, [&](const Lease& lease) { return lease.id != owed; }), 2u);
   table_.Append(table_.Find(owed), Places(4, 1), 6'000, /*renew=*/false);
-  EXPECT_EQ(table_.Expire(kLeaseNs, 100, Sink()).leases, 1u);
+  EXPECT_EQ(Expire(kLeaseNs), 1u);
   EXPECT_EQ(given_back_, (std::vector<uint32_t>{2, 4}));
   EXPECT_NE(table_.Find(first), nullptr);
   EXPECT_NE(table_.Find(last), nullptr);
 }
 
-TEST_F(LeaseTableTest, ExpiryIsBoundedAndAnEndedLeaseIsGoneAtOnce) {
+TEST_F(LeaseTableTest, BlocksComeBackInPartsAndAnEndedLeaseIsGoneAtOnce) {
   const LeaseId big = Make(1, 10);
-  const LeaseTable::Expired first = table_.Expire(kLeaseNs, 4, Sink());
-  EXPECT_EQ(first.leases, 1u);
-  EXPECT_EQ(first.blocks, 4u);
+  EXPECT_EQ(table_.Expire(kLeaseNs), 1u);
+  EXPECT_EQ(table_.GiveBack(4, Sink()), 4u);
   EXPECT_EQ(table_.Find(big), nullptr);
   EXPECT_EQ(table_.RenewAll(kLeaseNs, kAll), 0u) << "it cannot be brought back";
-  const LeaseTable::Expired second = table_.Expire(kLeaseNs, 100, Sink());
-  EXPECT_EQ(second.leases, 0u) << "counted once";
-  EXPECT_EQ(second.blocks, 6u);
+  EXPECT_EQ(table_.Expire(kLeaseNs), 0u) << "counted once";
+  EXPECT_TRUE(table_.owes());
+  EXPECT_FALSE(table_.MayAppend(kLeasedBlocksPerGroupMax)) << "what is not given back yet counts";
+  EXPECT_EQ(table_.GiveBack(100, Sink()), 6u);
+  EXPECT_FALSE(table_.owes());
+  EXPECT_TRUE(table_.MayAppend(kLeasedBlocksPerGroupMax));
   EXPECT_EQ(given_back_.size(), 10u);
+}
+
+TEST_F(LeaseTableTest, WhatIsReleasedBesideWhatIsOwedComesBackOnce) {
+  const LeaseId id = Make(1, 10);
+  table_.Release(table_.Find(id), 5);
+  EXPECT_EQ(table_.GiveBack(3, Sink()), 3u);
+  table_.Release(table_.Find(id), 2);
+  EXPECT_EQ(table_.GiveBack(3, Sink()), 3u);
+  table_.Release(table_.Find(id), 0);
+  EXPECT_EQ(table_.GiveBack(100, Sink()), 4u);
+  EXPECT_EQ(given_back_, (std::vector<uint32_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
+  EXPECT_EQ(table_.leases(), 0u);
 }
 
 TEST_F(LeaseTableTest, HoldsNoMoreThanItsLimits) {
   while (table_.MayCreate()) Make(1, 1);
   EXPECT_EQ(table_.leases(), kLeasesPerGroupMax);
   EXPECT_FALSE(table_.MayAppend(kLeasedBlocksPerGroupMax));
-  table_.ReleaseAll(Sink());
+  table_.ReleaseAll();
+  table_.GiveBack(UINT32_MAX, Sink());
   EXPECT_TRUE(table_.MayAppend(kLeasedBlocksPerGroupMax));
   EXPECT_FALSE(table_.MayAppend(kLeasedBlocksPerGroupMax + 1));
   // Released positions count until their lease ends: a window that moves for ever cannot grow for ever.
   const LeaseId id = Make(0, 1000);
-  table_.Release(table_.Find(id), 999, Sink());
+  Release(id, 999);
   EXPECT_FALSE(table_.MayAppend(kLeasedBlocksPerGroupMax - 999));
 }
 
@@ -157,7 +179,7 @@ class LeaseModelTest : public LeaseTableTest {
     const uint32_t count = random_() % 4;
     std::vector<uint32_t>& left = model_[id].left;
     const auto taken = static_cast<ptrdiff_t>(count == 0 ? left.size() : std::min<size_t>(count, left.size()));
-    table_.Release(table_.Find(LeaseId(id)), count, Sink());
+    Release(LeaseId(id), count);
     EXPECT_EQ(given_back_, std::vector<uint32_t>(left.begin(), left.begin() + taken));
     left.erase(left.begin(), left.begin() + taken);
     back_ += static_cast<uint32_t>(taken);
@@ -168,7 +190,7 @@ class LeaseModelTest : public LeaseTableTest {
     model_[id].expires_ns = now_ns_ + kLeaseNs;
   }
   void DoExpire() {
-    table_.Expire(now_ns_, UINT32_MAX, Sink());
+    Expire(now_ns_);
     std::vector<uint32_t> expected;
     for (auto it = model_.begin(); it != model_.end();) {
       if (it->second.expires_ns > now_ns_) {
@@ -214,7 +236,8 @@ TEST_F(LeaseModelTest, AnyOrderOfCallsAgreesWithAModel) {
     }
   }
   given_back_.clear();
-  table_.ReleaseAll(Sink());
+  table_.ReleaseAll();
+  table_.GiveBack(UINT32_MAX, Sink());
   EXPECT_EQ(given_back_.size(), next_block_ - back_);
 }
 

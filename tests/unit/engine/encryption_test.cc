@@ -321,9 +321,12 @@ TEST_F(EncryptionTest, WhatIsOverAgeWhenItsKeyIsGoneIsErased) {
 }
 
 TEST_F(EncryptionTest, APinOfWhatNobodyWillBeServedIsRefused) {
-  Start({Rules(kRed, 32 * kMiB, 64 * kMiB)});
+  auto rules = Rules(kRed, 32 * kMiB, 64 * kMiB);
+  rules.tier(TierKind::kNvme).guarantee_bytes = 64 * kMiB;
+  Start({rules});
   StoreOnDisk(Chain(1, 2));
-  BeginToEncrypt();
+  rules_[0].encrypt_nvme = true;
+  engine_->ApplyPolicy(Table());
   EXPECT_EQ(Pin(OpenNs(), Chain(1, 2), 60'000), policy::Refusal::kGone) << "its only copy is in the clear";
   EXPECT_EQ(StatsOf(kRed).pinned_blocks, 0u);
   ASSERT_EQ(Store(kRed, OpenNs(), Chain(100, 2)), 2u);

@@ -38,6 +38,32 @@ TEST_F(EvictionTest, LeasedBlocksAreNeverTaken) {
   EXPECT_EQ(Store("a/p", ns, Chain(100, 1)), 1u);
 }
 
+// A client numbers its requests as it likes: all it has may be of the very one it asks for room for.
+TEST_F(EvictionTest, WhatARequestSparesIsLookedThroughOnlySoOftenATick) {
+  Start({Rules("a/p", 4 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p", 1, 1, 4 * kKiB);
+  constexpr uint32_t kSpared = 512, kOthers = 512;
+  for (uint32_t i = 0; i < kSpared + kOthers; ++i) {
+    const auto block = Reserve(kGroup, ns, {KeyOf(1 + i)}, i < kSpared ? 1 : 0);
+    ASSERT_EQ(engine_->Commit(kGroup, block[0].reservation, 0), CommitOutcome::kVisible);
+  }
+  std::vector<BlockKey> wanted;
+  for (uint32_t i = 0; i < kOthers; ++i) wanted.push_back(KeyOf(10'000 + i));
+  const auto count_granted = [&] {
+    const auto blocks = Reserve(kGroup, ns, wanted, 1);
+    return std::count_if(blocks.begin(), blocks.end(),
+                         [](const ReservedBlock& block) { return block.outcome == ReserveOutcome::kGranted; });
+  };
+  const auto granted = count_granted();
+  EXPECT_GE(granted, kSparedPerTickMax / kSpared);
+  EXPECT_LT(granted, 2 * kSparedPerTickMax / kSpared);
+  wanted.erase(wanted.begin(), wanted.begin() + granted);
+  EXPECT_EQ(count_granted(), 0);
+  AdvanceMs(kTickMs);
+  EXPECT_GT(count_granted(), 0) << "the next tick goes on";
+  engine_->CheckInvariants();
+}
+
 TEST_F(EvictionTest, AGenerationTellsAReaderThatItsSlotWasTakenAway) {
   Start({Rules("a/p", 4 * kMiB)}, 0);
   const NamespaceId ns = Open("a/p");

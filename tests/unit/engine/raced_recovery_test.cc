@@ -121,5 +121,32 @@ TEST_F(RacedRecoveryTest, AHeaderThatComesLaterIsNoLess) {
   ExpectAllSurviveAnotherRestart();
 }
 
+// Each the other's parent, once in either life, as deep as their client says: a circle has no leaf that could go.
+TEST_F(RacedRecoveryTest, BlocksThatAreParentsOfEachOtherTieNoKnotThatNoDropCouldUndo) {
+  Start({Rules("a/p", 64 * kMiB, 64 * kMiB)});
+  const BlockKey first = KeyOf(7), second = KeyOf(8);
+  const auto reserve = [&](const BlockKey& key, const BlockKey* parent, uint32_t depth) {
+    return Reserve(kGroup, Open("a/p"), {key}, 0, parent, depth)[0].reservation;
+  };
+  engine_->Commit(kGroup, reserve(first, nullptr, 0), 0);
+  engine_->Commit(kGroup, reserve(second, &first, 5), 0);
+  Pump();
+  ASSERT_EQ(durable_.size(), 2u);
+  recovers_at_once_ = false;
+  Restart();
+  catalog_->Hold();
+  const ReservationId above = reserve(second, nullptr, 5);
+  const ReservationId below = reserve(first, &second, 0);
+  ASSERT_TRUE(engine_->Abort(kGroup, above)) << "what is left of it is the parent";
+  LetRecordsCome();
+  engine_->Commit(kGroup, below, 0);
+  std::optional<absl::StatusOr<uint64_t>> dropped;
+  engine_->DropTenant(engine_->FindTenant("a/p"), [&](absl::StatusOr<uint64_t> bytes) { dropped = std::move(bytes); });
+  AdvanceMs(5000);
+  ASSERT_TRUE(dropped.has_value()) << "it does not end";
+  EXPECT_TRUE(dropped->ok()) << dropped->status();
+  EXPECT_EQ(StatsOf("a/p").entries, 0u);
+}
+
 }  // namespace
 }  // namespace kvartal::engine
