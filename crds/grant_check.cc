@@ -13,6 +13,7 @@ int RankOf(const std::string& sla_tier) { return sla_tier == "Premium" ? 2 : sla
 
 std::string Shown(const Quantity& size, uint64_t capacity_bytes) {
   if (!size.is_percent) return absl::StrCat(size.bytes, " bytes");
+  if (capacity_bytes == kUnknownCapacityBytes) return ShownOf(size, capacity_bytes);
   return absl::StrCat(size.percent, "% (", size.Resolve(capacity_bytes), " bytes)");
 }
 
@@ -31,6 +32,8 @@ void CheckTier(const TierQuestion& ask, const std::string& grant, std::vector<st
   const auto check = [&](const char* key, const std::optional<Quantity>& asked, const std::optional<Quantity>& bound,
                          const char* bound_key) {
     if (!asked || !bound || asked->Resolve(ask.capacity_bytes) <= bound->Resolve(ask.capacity_bytes)) return;
+    // A percentage against bytes: the node decides.
+    if (ask.capacity_bytes == kUnknownCapacityBytes && asked->is_percent != bound->is_percent) return;
     violations->push_back(absl::StrCat(ask.field, ".", key, ": ", Shown(*asked, ask.capacity_bytes), " is above ",
                                        bound_key, ".", ask.tier, " ", Shown(*bound, ask.capacity_bytes), " of ", grant,
                                        "; lower it"));

@@ -12,7 +12,7 @@
 
 namespace kvartal::crds {
 
-// What percentages of a pool are of: hbm a GPU, the rest a node.
+// What percentages of a pool are of: hbm a GPU, the rest a node. May be kUnknownCapacityBytes.
 struct PoolCapacity {
   uint64_t hbm_bytes = 0, dram_bytes = 0, nvme_bytes = 0;
 };

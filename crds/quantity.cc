@@ -94,4 +94,9 @@ std::string ShownBytes(uint64_t bytes) {
   return absl::StrCat(bytes, " bytes");
 }
 
+std::string ShownOf(const Quantity& size, uint64_t capacity_bytes) {
+  const bool as_it_is = size.is_percent && capacity_bytes == kUnknownCapacityBytes;
+  return as_it_is ? absl::StrCat(size.percent, "%") : ShownBytes(size.Resolve(capacity_bytes));
+}
+
 }  // namespace kvartal::crds

@@ -52,6 +52,7 @@ struct NodeView {
   std::shared_ptr<const policy::PolicyTable> policy;
   std::map<TenantId, std::string> tenant_names;  // of all that the engine knows
   std::set<std::string> removed_tenants;         // of those in `engine`: no longer in the policy
+  int64_t removed_grace_ms = 0;                  // until what they still hold is erased
   std::array<TierView, kTierCount> tiers;
   std::vector<tier::ConfiguredDisk> disks;  // of the NVMe tier, as they are configured
   std::vector<SessionView> sessions;

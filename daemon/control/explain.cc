@@ -29,15 +29,17 @@ void FillTier(const NodeView& view, const engine::TenantStats& stats, const poli
       view.engine.capacity_bytes[i] -
       std::min(view.engine.capacity_bytes[i], view.engine.charged_bytes[i] + view.engine.reclaiming_bytes[i]));
   out->set_charged_bytes(tier.charged_bytes);
-  out->set_limit_bytes(tier.limit_bytes);
-  out->set_guarantee_bytes(tier.guarantee_bytes);
-  out->set_fair_share_bytes(tier.fair_share_bytes);
-  out->set_demand_bytes(tier.demand_bytes);
   out->set_peak_bytes(tier.peak_bytes);
   out->set_granted_empty_bytes(tier.granted_empty_bytes);
   out->set_blocks(tier.blocks);
   out->set_tokens_served(tier.tokens_served);
-  if (rules != nullptr) out->set_ttl_ms(rules->ttl_ms[i]);
+  // Who is removed gives back what it holds: what the engine counts as its limit and share is no right.
+  if (rules == nullptr) return;
+  out->set_limit_bytes(tier.limit_bytes);
+  out->set_guarantee_bytes(tier.guarantee_bytes);
+  out->set_fair_share_bytes(tier.fair_share_bytes);
+  out->set_demand_bytes(tier.demand_bytes);
+  out->set_ttl_ms(rules->ttl_ms[i]);
 }
 
 pb::Decision DecisionOf(const NodeView& view, const char* kind, TierKind tier, const char* reason,
@@ -96,6 +98,7 @@ absl::Status FillExplain(const NodeView& view, const std::string& tenant, pb::Ex
   const policy::TenantRules* rules = view.policy == nullptr ? nullptr : view.policy->FindByName(tenant);
   reply->set_tenant(tenant);
   reply->set_removed(rules == nullptr);
+  if (rules == nullptr) reply->set_removed_grace_ms(static_cast<uint64_t>(view.removed_grace_ms));
   reply->set_sessions(
       static_cast<uint32_t>(std::count_if(view.sessions.begin(), view.sessions.end(),
                                           [&](const SessionView& session) { return session.tenant == tenant; })));

@@ -63,6 +63,18 @@ absl::Status CheckGrants(const crds::NodePool& pool, const std::vector<crds::Ten
   return errors.empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(errors, "\n"));
 }
 
+// Of those that a mounted ConfigMap has of its own nobody is told.
+size_t SubfoldersOf(const std::string& folder) {
+  std::error_code error;
+  size_t count = 0;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    std::error_code no_folder;
+    if (!absl::StartsWith(entry->path().filename().string(), ".") && entry->is_directory(no_folder)) ++count;
+  }
+  return count;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<std::string>> ManifestsIn(const std::string& folder) {
@@ -91,6 +103,10 @@ void BoundByPool(const crds::NodePool& pool, policy::NodeCapacity* capacity, std
   const auto bound = [&](TierKind tier, bool stated, const crds::Quantity& size) {
     uint64_t& bytes = capacity->bytes[TierIndex(tier)];
     if (!stated || size.bytes == bytes) return;
+    if (bytes == crds::kUnknownCapacityBytes) {
+      bytes = size.bytes;
+      return;
+    }
     if (size.bytes > bytes) {
       warnings->push_back(absl::StrCat(pool.source, ": KVNodePool ", pool.name, ": states ", size.bytes, " bytes of ",
                                        TierName(tier), " and this node is configured with ", bytes, ", which holds"));
@@ -168,7 +184,12 @@ absl::StatusOr<LoadedPolicy> LoadPolicyFolder(const std::string& folder, const p
   KV_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ManifestsIn(folder));
   KV_ASSIGN_OR_RETURN(LoadedPolicy loaded, LoadPolicyFiles(paths, capacity));
   if (loaded.table->tenants().empty()) {
-    loaded.warnings.push_back(absl::StrCat(folder, ": has no TenantKVPolicy: nobody may attach"));
+    const size_t subfolders = SubfoldersOf(folder);
+    loaded.warnings.push_back(
+        absl::StrCat(folder, ": has no TenantKVPolicy: nobody may attach",
+                     subfolders == 0 ? ""
+                                     : absl::StrCat("; it has subfolders (", subfolders,
+                                                    "), which are not looked into: name the one that is meant")));
   }
   return loaded;
 }

@@ -1,5 +1,5 @@
-// Where policy comes from. The file source reads every *.yaml and *.yml of a folder as TenantKVPolicy or KVNodePool
-// manifests.
+// Where policy comes from. The file source reads every *.yaml and *.yml of a folder, not of its subfolders, as
+// TenantKVPolicy or KVNodePool manifests.
 // Confined to the thread that calls it.
 #pragma once
 

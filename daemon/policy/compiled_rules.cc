@@ -11,7 +11,11 @@
 namespace kvartal::policy {
 namespace {
 
+using crds::kUnknownCapacityBytes;
 using crds::ShownBytes;
+using crds::ShownOf;
+
+static_assert(kUnknownCapacityBytes > kNvmeBytesMax && kUnknownCapacityBytes > kDramBytesMax);
 
 // The smallest limit under which anything at all can be stored: one extent, slab or slot.
 uint64_t SmallestUsefulLimit(TierKind tier) {
@@ -39,6 +43,8 @@ class Compiler {
   void SetTimes();
   void CheckPromises();
   TierQuota QuotaOf(TierKind tier, const crds::TierClaim& claim);
+  void RefuseGuarantee(TierKind tier, const crds::TierClaim& claim, crds::ClaimFit fit);
+  void WarnOfLargeNodes(TierKind tier, const crds::TierClaim& claim);
   void WarnOfUselessLimit(TierKind tier, const crds::TierClaim& claim, uint64_t limit_bytes);
   void Error(std::string reason) { compiled_.errors.push_back(std::move(reason)); }
   void Warn(std::string reason) { compiled_.warnings.push_back(std::move(reason)); }
@@ -94,23 +100,41 @@ void Compiler::SetQuotas() {
 TierQuota Compiler::QuotaOf(TierKind tier, const crds::TierClaim& claim) {
   if (!claim.guarantee && !claim.limit) return {};
   const uint64_t capacity = capacity_.bytes[TierIndex(tier)];
-  const std::string name = TierName(tier);
   const crds::ResolvedClaim resolved = crds::Resolve(claim, capacity);
-  const std::string guarantee = absl::StrCat(name, " guarantee ", ShownBytes(resolved.guarantee_bytes));
-  switch (resolved.fit) {
-    case crds::ClaimFit::kFits:
-      break;
-    case crds::ClaimFit::kAboveCapacity:
-      Error(absl::StrCat(guarantee, " does not fit into the capacity ", ShownBytes(capacity),
-                         "; lower it or give the node more ", name));
-      return {};
-    case crds::ClaimFit::kAboveLimit:
-      Error(absl::StrCat(guarantee, " is above the limit ", ShownBytes(resolved.limit_bytes),
-                         " at this node's capacity ", ShownBytes(capacity), "; lower it"));
-      return {};
+  const bool node_decides = capacity == kUnknownCapacityBytes && resolved.fit == crds::ClaimFit::kAboveLimit &&
+                            claim.guarantee->is_percent && !claim.limit->is_percent;
+  if (node_decides) {
+    WarnOfLargeNodes(tier, claim);
+  } else if (resolved.fit != crds::ClaimFit::kFits) {
+    RefuseGuarantee(tier, claim, resolved.fit);
+    return {};
   }
   WarnOfUselessLimit(tier, claim, resolved.limit_bytes);
   return {resolved.guarantee_bytes, std::min(resolved.limit_bytes, capacity)};
+}
+
+void Compiler::RefuseGuarantee(TierKind tier, const crds::TierClaim& claim, crds::ClaimFit fit) {
+  const uint64_t capacity = capacity_.bytes[TierIndex(tier)];
+  const bool unknown = capacity == kUnknownCapacityBytes;
+  const std::string name = TierName(tier);
+  const std::string guarantee = absl::StrCat(name, " guarantee ", ShownOf(*claim.guarantee, capacity));
+  if (fit == crds::ClaimFit::kAboveLimit) {
+    Error(absl::StrCat(guarantee, " is above the limit ", ShownOf(*claim.limit, capacity),
+                       unknown ? " of any node" : absl::StrCat(" at this node's capacity ", ShownBytes(capacity)),
+                       "; lower it"));
+  } else if (unknown) {
+    Error(absl::StrCat(guarantee, " is more than any node has; lower it"));
+  } else {
+    Error(absl::StrCat(guarantee, " does not fit into the capacity ", ShownBytes(capacity),
+                       "; lower it or give the node more ", name));
+  }
+}
+
+void Compiler::WarnOfLargeNodes(TierKind tier, const crds::TierClaim& claim) {
+  const auto fits_up_to = static_cast<unsigned __int128>(claim.limit->bytes) * 100 / claim.guarantee->percent;
+  Warn(absl::StrCat(TierName(tier), " guarantee ", claim.guarantee->percent, "% is above the limit ",
+                    ShownBytes(claim.limit->bytes), " on a node with more than ",
+                    ShownBytes(static_cast<uint64_t>(fits_up_to)), " of ", TierName(tier), ", which refuses it"));
 }
 
 void Compiler::WarnOfUselessLimit(TierKind tier, const crds::TierClaim& claim, uint64_t limit_bytes) {
@@ -126,7 +150,7 @@ void Compiler::WarnOfUselessLimit(TierKind tier, const crds::TierClaim& claim, u
                       ", the least that holds one block: nothing can be stored there"));
   } else if (limit_bytes > capacity) {
     Warn(absl::StrCat(name, " limit ", ShownBytes(limit_bytes), " is above the capacity; it is taken as ",
-                      ShownBytes(capacity)));
+                      capacity == kUnknownCapacityBytes ? "what the node has" : ShownBytes(capacity)));
   }
 }
 

@@ -82,15 +82,20 @@ void RulesCompiler::CheckGuarantees() {
     if (sum <= capacity) continue;
     const size_t left_out = guaranteed.size() > kNamedMax ? guaranteed.size() - kNamedMax : 0;
     guaranteed.resize(guaranteed.size() - left_out);
+    // What a percentage comes to is of that capacity, too.
+    const bool unknown = capacity == crds::kUnknownCapacityBytes;
     const std::string named = absl::StrJoin(guaranteed, ", ", [&](std::string* out, const TenantRules* rules) {
       const std::string& where = names_.at(rules->name);
-      absl::StrAppend(out, ShownBytes(rules->tier(tier).guarantee_bytes), " (", where, ")");
+      absl::StrAppend(out,
+                      unknown ? where : absl::StrCat(ShownBytes(rules->tier(tier).guarantee_bytes), " (", where, ")"));
     });
+    const std::string all = absl::StrCat(named, left_out > 0 ? absl::StrCat(" and ", left_out, " more") : "");
     const uint64_t shown_sum = sum > UINT64_MAX ? UINT64_MAX : static_cast<uint64_t>(sum);
-    errors_.push_back(absl::StrCat("the guarantees in ", TierName(tier), " add up to ", ShownBytes(shown_sum),
-                                   " and the capacity is ", ShownBytes(capacity), ": ", named,
-                                   left_out > 0 ? absl::StrCat(" and ", left_out, " more") : "",
-                                   "; lower them or give the node more ", TierName(tier)));
+    errors_.push_back(unknown ? absl::StrCat("the guarantees in ", TierName(tier),
+                                             " add up to more than any node has: ", all, "; lower them")
+                              : absl::StrCat("the guarantees in ", TierName(tier), " add up to ", ShownBytes(shown_sum),
+                                             " and the capacity is ", ShownBytes(capacity), ": ", all,
+                                             "; lower them or give the node more ", TierName(tier)));
   }
 }
 

@@ -57,8 +57,8 @@ struct TenantRules {
 };
 
 struct NodeCapacity {
-  std::array<uint64_t, kTierCount> bytes{};
-  bool encrypts_nvme = false;  // it is configured with keys for that
+  std::array<uint64_t, kTierCount> bytes{};  // crds::kUnknownCapacityBytes: of a node that nobody described
+  bool encrypts_nvme = false;                // it is configured with keys for that
 };
 
 class PolicyTable {

@@ -133,6 +133,7 @@ control::NodeView ViewOf(const NodeParts& parts) {
   for (const engine::TenantStats& tenant : view.engine.tenants) {
     if (tenant.removed) view.removed_tenants.insert(tenant.name);
   }
+  view.removed_grace_ms = parts.config->removed_grace_ms;
   view.disks = DisksOf(*parts.nvme, view.engine);
   view.tiers = TiersOf(parts, view.engine, view.disks);
   attach::AttachStats attach = parts.attach->stats();

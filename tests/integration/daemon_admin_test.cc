@@ -48,6 +48,7 @@ TEST_F(DaemonAdminTest, TenantsInEveryFormatTellTheSame) {
     EXPECT_THAT(table.out, HasSubstr(name));
   }
   EXPECT_THAT(table.out, HasSubstr("16.0 MiB"));
+  EXPECT_THAT(table.out, HasSubstr("  FROM NVME  "));
 }
 
 TEST_F(DaemonAdminTest, StatusTableIsForPeople) {
@@ -195,21 +196,25 @@ TEST(KvartalctlAlone, SimulateAskedWronglyIsTwoAndAPolicyThatIsNotThereIsOne) {
                                         "---\napiVersion: kvartal.dev/v1alpha1\nkind: KVNodePool\n"
                                         "metadata: {name: local}\nspec: {capacity: {dram: 64Mi}}\n");
   const auto simulate = [&](std::vector<std::string> more) {
-    std::vector<std::string> command = {"kvartalctl", "simulate", "--requests", "100", "--capacity"};
+    std::vector<std::string> command = {"kvartalctl", "simulate", "--requests", "100"};
     command.insert(command.end(), more.begin(), more.end());
     return RunCommand(command);
   };
   const std::string folder = unused.policy_dir();
-  const CommandResult right = simulate({"dram=64Mi", "--policy", folder, "--output", "yaml"});
+  const CommandResult right = simulate({"--capacity", "dram=64Mi", "--policy", folder, "--output", "yaml"});
   EXPECT_EQ(right.exit_code, 0) << right.err;
   EXPECT_EQ(YAML::Load(right.out)["requests"].as<int>(), 100);
-  EXPECT_EQ(simulate({"dram=64Mi", "--policy", folder, "--output", "csv"}).exit_code, 0);
-  EXPECT_EQ(simulate({"dram=64Mi", "--policy", folder, "--split", "1,2"}).exit_code, 2);
-  EXPECT_EQ(simulate({"dram=64Mi", "--policy", folder, "--eviction", "fifo"}).exit_code, 2);
-  const CommandResult above = simulate({"dram=1Gi", "--policy", folder});
+  EXPECT_EQ(simulate({"--capacity", "dram=64Mi", "--policy", folder, "--output", "csv"}).exit_code, 0);
+  const CommandResult sweep = simulate({"--sweep", "dram=32Mi,64Mi", "--policy", folder, "--output", "json"});
+  EXPECT_EQ(sweep.exit_code, 0) << sweep.err;
+  EXPECT_EQ(nlohmann::json::parse(sweep.out)["points"].size(), 2u);
+  EXPECT_EQ(simulate({"--policy", folder}).exit_code, 2);
+  EXPECT_EQ(simulate({"--capacity", "dram=64Mi", "--policy", folder, "--split", "1,2"}).exit_code, 2);
+  EXPECT_EQ(simulate({"--capacity", "dram=64Mi", "--policy", folder, "--eviction", "fifo"}).exit_code, 2);
+  const CommandResult above = simulate({"--capacity", "dram=1Gi", "--policy", folder});
   EXPECT_EQ(above.exit_code, 2);
   EXPECT_THAT(above.err, HasSubstr("KVNodePool local: states 64Mi of dram, which is less than 1Gi"));
-  EXPECT_EQ(simulate({"dram=64Mi", "--policy", folder + "/none"}).exit_code, 1);
+  EXPECT_EQ(simulate({"--capacity", "dram=64Mi", "--policy", folder + "/none"}).exit_code, 1);
 }
 
 TEST(KvartalctlAlone, PolicyValidateNeedsNoDaemonAndTellsEveryProblem) {
@@ -225,6 +230,18 @@ TEST(KvartalctlAlone, PolicyValidateNeedsNoDaemonAndTellsEveryProblem) {
     EXPECT_THAT(bad.err, HasSubstr("nobody"));
     EXPECT_THAT(bad.err, HasSubstr("eight"));
   }
+}
+
+TEST(KvartalctlAlone, PolicyValidateMakesUpNoCapacity) {
+  DaemonProcess unused;
+  std::string manifest = TenantManifest("one", "uid: 1", "100Gi");
+  const std::string limit = "limit: 100Gi";
+  manifest.replace(manifest.find(limit), limit.size(), "guarantee: 25%, limit: 100Gi");
+  WriteFile(unused.manifest_path(), manifest);
+  const CommandResult alone = RunCommand({"kvartalctl", "policy", "validate", unused.policy_dir()});
+  EXPECT_EQ(alone.exit_code, 0) << alone.err;
+  EXPECT_THAT(alone.out, HasSubstr("is above the limit 100Gi on a node with more than 400Gi of dram"));
+  EXPECT_THAT(alone.out + alone.err, ::testing::Not(HasSubstr("1024Ti")));
 }
 
 TEST(KvartalctlAlone, PolicyValidateAgainstANodeWarnsOfALimitAboveItsCapacity) {

@@ -99,6 +99,8 @@ TEST_P(ReplayTest, HitsStoresAndEvictionsAreThoseOfTheReference) {
       Replay("--capacity-blocks " + (capacity == 0 ? std::string("inf") : std::to_string(capacity)));
   ASSERT_TRUE(got.is_object());
   EXPECT_EQ(got["requests"], kRequests);
+  EXPECT_EQ(got["clock"], "wall");
+  EXPECT_EQ(got["eviction"], "lru");
   EXPECT_NEAR(got["block_hit"].get<double>(), static_cast<double>(expected.blocks_hit) / expected.blocks, 1e-6);
   EXPECT_NEAR(got["token_hit"].get<double>(), static_cast<double>(expected.tokens_hit) / expected.tokens, 1e-6);
   EXPECT_EQ(got["stored_blocks"], expected.stored);
@@ -111,6 +113,15 @@ TEST_P(ReplayTest, HitsStoresAndEvictionsAreThoseOfTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Capacities, ReplayTest, ::testing::Values(0, 2000, 8000));
+
+TEST(ReplayOnTheTraceClock, SaysItsClockAndItsEvictionOrder) {
+  for (const char* const eviction : {"lru", "lhd"}) {
+    const nlohmann::json got = Replay(std::string("--capacity-blocks 2000 --clock trace --eviction ") + eviction);
+    ASSERT_TRUE(got.is_object());
+    EXPECT_EQ(got["clock"], "trace");
+    EXPECT_EQ(got["eviction"], eviction);
+  }
+}
 
 TEST(ReplayControl, AFlippedBitIsSeen) {
   const nlohmann::json got = Replay("--capacity-blocks inf --inject-flip");

@@ -274,6 +274,9 @@ class CommandLine {
                                      [this] { return RunTtl(common_, ttl_); });
     ttl->add_option("--blocks", ttl_.blocks)->check(CLI::Range(1000, 10'000'000))->capture_default_str();
     ttl->add_flag("--inject", ttl_.inject, "longer TTLs than told: served_after_expiry must not be 0");
+    ttl->footer(
+        "stall_*_ms: what look-ups of another tenant took while the blocks expired; stall_before_p99_ms: before that,\n"
+        "while they were stored, to compare with.");
   }
 
   void AddFleet() {

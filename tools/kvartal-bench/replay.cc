@@ -130,8 +130,11 @@ double RatioOf(uint64_t part, uint64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-void AddSetting(const Trace& trace, const ReplayOptions& options, Report* report) {
+void AddSetting(const Trace& trace, const ReplayOptions& options, const char* clock, const std::string& eviction,
+                Report* report) {
   report->Add("trace", trace.name);
+  report->Add("clock", clock);
+  report->Add("eviction", eviction);
   if (options.capacity_blocks == 0)
     report->Add("capacity_blocks", "inf");
   else
@@ -165,14 +168,12 @@ absl::StatusOr<Report> RunOnTraceClock(const Trace& trace, const ReplayOptions& 
   const auto& [served, stats] = outcomes[0];
 
   Report report("replay");
-  AddSetting(trace, options, &report);
+  AddSetting(trace, options, "trace", options.eviction, &report);
   report.Add("block_hit", RatioOf(stats.blocks_hit, stats.blocks_asked));
   report.Add("token_hit", RatioOf(stats.tokens_hit, stats.tokens_asked));
   report.Add("stored_blocks", stats.blocks_stored);
   report.Add("evictions", stats.tiers[TierIndex(TierKind::kDram)].evictions());
   report.Add("refusals", served.blocks_refused);
-  report.Add("clock", "trace");
-  report.Add("eviction", options.eviction);
   report.Add("seconds", static_cast<double>(clock.MonotonicNs() - start_ns) / 1e9);
   report.Note(absl::StrCat(served.blocks_asked,
                            " block accesses through the real engine at the times of the trace, on a virtual clock and "
@@ -202,7 +203,8 @@ absl::StatusOr<Report> RunReplay(const Common& common, const ReplayOptions& opti
   KV_ASSIGN_OR_RETURN(const admin::v1::Tenant after, daemon->admin().GetTenant(client->tenant()));
 
   Report report("replay");
-  AddSetting(trace, options, &report);
+  // Of a daemon that runs already the order is its own.
+  AddSetting(trace, options, "wall", daemon->owned() ? options.eviction : "as the daemon is configured", &report);
   report.Add("block_hit",
              RatioOf(after.blocks_hit() - before.blocks_hit(), after.blocks_asked() - before.blocks_asked()));
   report.Add("token_hit",

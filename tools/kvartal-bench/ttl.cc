@@ -238,14 +238,14 @@ absl::StatusOr<Report> RunTtl(const Common& common, const TtlOptions& options) {
   report.Add("stall_p99_ms", Percentile(steady.wave_ms(), 99));
   report.Add("stall_max_ms", Percentile(steady.wave_ms(), 100));
   report.Add("stall_samples", uint64_t{steady.wave_ms().size()});
-  report.Add("before_p99_ms", Percentile(steady.quiet_ms(), 99));
+  report.Add("stall_before_p99_ms", Percentile(steady.quiet_ms(), 99));
   report.Note(
       absl::StrCat("served_after_expiry: look-ups that found a block later than its last use + TTL + one tick (",
                    kTickMs, " ms), of attempts_after_expiry such look-ups; one chain of ", kHotEvery, " was used for ",
                    kHotForNs / 1'000'000'000, " s, the others never again"));
   report.Note(
-      "stall: look-ups of a resident chain of another tenant from the first expiry until the last byte was refunded; "
-      "before: the same while nothing expired (the stores are in it)");
+      "stall: what look-ups of a resident chain of another tenant took, from when all blocks were stored until the "
+      "last byte was refunded; stall_before: the same until then, a second of an idle daemon and the stores");
   report.Note(
       "refunded_after_ms: from the last block's time to the moment the daemon charged nothing, as polled; up to a "
       "tick less than 0, for a tick is as early as its beginning");

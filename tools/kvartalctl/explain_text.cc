@@ -11,16 +11,22 @@ namespace {
 
 namespace pb = admin::v1;
 
+std::string Hits(const pb::ExplainReply& reply, const char* of_none) {
+  if (reply.tokens_asked() == 0) return of_none;
+  return absl::StrCat(HumanShare(reply.tokens_hit(), reply.tokens_asked()), " of the tokens it asked for were here");
+}
+
+std::string WhoItWas(const pb::ExplainReply& reply) {
+  return absl::StrCat(reply.tenant(), " is no longer in the policy: nobody may attach, and nothing is stored for it; ",
+                      Hits(reply, "it had asked for nothing"), ".\nWhat it still holds (", HumanCount(reply.entries()),
+                      " blocks) goes before anybody else's where space is wanted, and the rest is erased: at once if "
+                      "it was dropped, else ",
+                      HumanDuration(reply.removed_grace_ms()),
+                      " (removedGraceSeconds) after its removal, or after the daemon's start if that was later.\n");
+}
+
 std::string WhoItIs(const pb::ExplainReply& reply) {
-  const std::string hits =
-      reply.tokens_asked() == 0
-          ? "it has asked for nothing yet"
-          : absl::StrCat(HumanShare(reply.tokens_hit(), reply.tokens_asked()), " of the tokens it asked for were here");
-  if (reply.removed()) {
-    return absl::StrCat(reply.tenant(),
-                        " is no longer in the policy: it may store nothing, and what it still holds is ",
-                        "given up as leases end; ", hits, ".\n");
-  }
+  const std::string hits = Hits(reply, "it has asked for nothing yet");
   const bool capped = reply.max_entries() != UINT64_MAX;
   std::string text = absl::StrCat(
       reply.tenant(), ": ", reply.sla_tier(), ", weight ", reply.weight(), ", ", HumanCount(reply.sessions()), " of ",
@@ -63,8 +69,31 @@ std::string Standing(const pb::ExplainTier& tier) {
                       " of it above its guarantee: a tenant entitled to the space may take those");
 }
 
+// What of a tier has to be said rarely.
+std::string Asides(const pb::ExplainTier& tier) {
+  std::string text;
+  if (tier.granted_empty_bytes() > 0) {
+    absl::StrAppend(&text, "  ", HumanBytes(tier.granted_empty_bytes()),
+                    " are charged and hold no block: given back when they stay empty\n");
+  }
+  if (!tier.note().empty()) absl::StrAppend(&text, "  note: ", tier.note(), "\n");
+  return text;
+}
+
+std::string NoSuchTier(const pb::ExplainTier& tier) { return absl::StrCat(tier.name(), ": this node has none\n"); }
+
+// Of a tenant that is removed.
+std::string LeftoverLines(const pb::ExplainTier& tier) {
+  if (tier.charged_bytes() == 0) {
+    return tier.present() ? absl::StrCat(tier.name(), ": it holds nothing here\n") : NoSuchTier(tier);
+  }
+  return absl::StrCat(tier.name(), ": still holds ", HumanBytes(tier.charged_bytes()), " (", HumanCount(tier.blocks()),
+                      " blocks, most ever ", HumanBytes(tier.peak_bytes()), "); ", HumanCount(tier.tokens_served()),
+                      " tokens were served from here\n", Asides(tier));
+}
+
 std::string TierLines(const pb::ExplainTier& tier) {
-  if (!tier.present() && tier.charged_bytes() == 0) return absl::StrCat(tier.name(), ": this node has none\n");
+  if (!tier.present() && tier.charged_bytes() == 0) return NoSuchTier(tier);
   std::string text = absl::StrCat(tier.name(), ": ");
   if (tier.limit_bytes() == 0 && tier.charged_bytes() == 0) {
     absl::StrAppend(&text, "it may hold nothing here: its policy claims none of this tier\n");
@@ -82,16 +111,12 @@ std::string TierLines(const pb::ExplainTier& tier) {
                     " are free\n");
   }
   absl::StrAppend(&text, "  TTL ", tier.ttl_ms() == 0 ? "none" : HumanDuration(tier.ttl_ms()), "; ",
-                  HumanCount(tier.tokens_served()), " tokens were served from here\n");
-  if (tier.granted_empty_bytes() > 0) {
-    absl::StrAppend(&text, "  ", HumanBytes(tier.granted_empty_bytes()),
-                    " are charged and hold no block: given back when they stay empty\n");
-  }
-  if (!tier.note().empty()) absl::StrAppend(&text, "  note: ", tier.note(), "\n");
+                  HumanCount(tier.tokens_served()), " tokens were served from here\n", Asides(tier));
   return text;
 }
 
-std::string DecisionLines(const pb::Decision& decision) {
+// What would have helped is of no use to one that is removed.
+std::string DecisionLines(const pb::Decision& decision, bool removed) {
   const bool refused = decision.kind() == "refused";
   std::string text = absl::StrCat(refused ? "refused " : "dropped ", HumanCount(decision.count()),
                                   refused ? " times in " : " copies from ", decision.tier());
@@ -99,22 +124,24 @@ std::string DecisionLines(const pb::Decision& decision) {
   absl::StrAppend(&text, ", last ", HumanDuration(decision.last_ms_ago()), " ago [", decision.reason(), "]\n");
   absl::StrAppend(&text, "  why:   ", decision.meaning(), "\n");
   if (!decision.taker().empty()) absl::StrAppend(&text, "  taker: ", decision.taker(), " got the space last\n");
-  absl::StrAppend(&text, "  helps: ", decision.remedy(), "\n");
+  if (!removed) absl::StrAppend(&text, "  helps: ", decision.remedy(), "\n");
   return text;
 }
 
 }  // namespace
 
 std::string ExplainText(const pb::ExplainReply& reply) {
-  std::string text = WhoItIs(reply);
-  absl::StrAppend(&text, "\n");
-  for (const pb::ExplainTier& tier : reply.tiers()) absl::StrAppend(&text, TierLines(tier));
+  const bool removed = reply.removed();
+  std::string text = absl::StrCat(removed ? WhoItWas(reply) : WhoItIs(reply), "\n");
+  for (const pb::ExplainTier& tier : reply.tiers()) {
+    absl::StrAppend(&text, removed ? LeftoverLines(tier) : TierLines(tier));
+  }
   if (reply.decisions().empty()) {
     absl::StrAppend(&text, "\nNothing of it was refused or dropped since the daemon started.\n");
     return text;
   }
   absl::StrAppend(&text, "\nSince the daemon started, the latest first:\n");
-  for (const pb::Decision& decision : reply.decisions()) absl::StrAppend(&text, DecisionLines(decision));
+  for (const pb::Decision& decision : reply.decisions()) absl::StrAppend(&text, DecisionLines(decision, removed));
   return text;
 }
 

@@ -33,9 +33,10 @@ void AddNodeCommands(CLI::App* app, const Context* context, std::function<int()>
 }
 
 void AddTenantCommands(CLI::App* app, const Context* context, Arguments* arguments, std::function<int()>* run) {
-  app->add_subcommand("tenants", "what every tenant holds, hits and was refused")->callback([=] {
-    *run = [=] { return RunTenants(*context); };
-  });
+  app->add_subcommand("tenants",
+                      "what every tenant holds, hits and was refused; FROM NVME: blocks loaded from disk, without "
+                      "those read in memory")
+      ->callback([=] { *run = [=] { return RunTenants(*context); }; });
   app->add_subcommand("sessions", "who is connected and what they hold")->callback([=] {
     *run = [=] { return RunSessions(*context); };
   });
@@ -55,10 +56,15 @@ void AddOfflineCommands(CLI::App* app, const Context* context, Arguments* argume
   CLI::App* policy = app->add_subcommand("policy", "work with policy manifests; needs no daemon");
   policy->require_subcommand(1);
   CLI::App* validate = policy->add_subcommand("validate", "say every problem of a manifest or a folder of them");
-  validate->add_option("path", arguments->path, "a file, or a folder of *.yaml and *.yml")
+  validate
+      ->add_option("path", arguments->path,
+                   "a file, or a folder of *.yaml and *.yml; its subfolders are not looked into")
       ->required()
       ->type_name("FILE|DIR");
-  validate->add_option("--config", arguments->config, "configuration of the node it is meant for")->type_name("FILE");
+  validate
+      ->add_option("--config", arguments->config,
+                   "configuration of the node it is meant for: whether it fits there (without: whether it fits any)")
+      ->type_name("FILE");
   validate->callback([=] { *run = [=] { return RunPolicyValidate(*context, arguments->path, arguments->config); }; });
   CLI::App* doctor =
       app->add_subcommand("doctor", "check machine, configuration and daemon; each finding with its fix");
@@ -77,14 +83,15 @@ void AddSimulate(CLI::App* app, const Context* context, SimulateArguments* simul
   sub->add_option("--trace", simulate->trace, "conversation | synthetic | a file of JSON lines, plain or gzip")
       ->capture_default_str();
   sub->add_option("--policy", simulate->policy, "folder of TenantKVPolicy manifests")->required()->type_name("DIR");
-  sub->add_option("--capacity", simulate->capacity, "of the node, as dram=64Gi,nvme=1Ti")->required();
+  sub->add_option("--capacity", simulate->capacity, "of the node, as dram=64Gi,nvme=1Ti; not needed to sweep dram");
   sub->add_option("--block-kib", simulate->block_kib,
                   "KiB of KV cache that a block of 512 tokens needs: 512 x what your model needs for a token")
       ->check(CLI::Range(1, 32768))
       ->capture_default_str();
   sub->add_option("--split", simulate->split,
                   "shares of the trace, one a tenant in the order of their names, as 40,30,20,10 [their weights]");
-  sub->add_option("--sweep", simulate->sweep, "one run a size instead of --capacity's, as dram=1Gi,2Gi,4Gi");
+  sub->add_option("--sweep", simulate->sweep,
+                  "one run a size, as dram=1Gi,2Gi,4Gi; of the other tier the node has what --capacity says, or none");
   sub->add_option("--eviction", simulate->eviction, "lru | lhd: the eviction order of the daemon")
       ->capture_default_str();
   sub->add_option("--requests", simulate->requests, "only the first N requests (0: all)");

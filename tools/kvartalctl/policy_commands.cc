@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "daemon/base/units.h"
+#include "crds/quantity.h"
 #include "daemon/config/node_config.h"
 #include "daemon/control/policy_source.h"
 #include "daemon/process/described_node.h"
@@ -14,18 +14,16 @@
 namespace kvartal::ctl {
 namespace {
 
-// Stands for a node nobody described: percentages resolve, every guarantee fits, there are keys.
-constexpr uint64_t kUnknownCapacityBytes = 1024 * kTiB;
-
 struct Verdict {
   absl::Status status;
   std::vector<std::string> warnings;
   size_t tenants = 0;
 };
 
+// Of a node nobody described: it has keys.
 policy::NodeCapacity UnknownCapacity() {
   policy::NodeCapacity capacity;
-  capacity.bytes.fill(kUnknownCapacityBytes);
+  capacity.bytes.fill(crds::kUnknownCapacityBytes);
   capacity.encrypts_nvme = true;
   return capacity;
 }

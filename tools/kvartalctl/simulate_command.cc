@@ -50,17 +50,10 @@ absl::Status CheckEviction(const std::string& name) {
 // By what was asked alone.
 absl::StatusOr<Question> Understand(const SimulateArguments& arguments) {
   Question question;
-  KV_ASSIGN_OR_RETURN(const policy::NodeCapacity capacity, ParseCapacity(arguments.capacity));
-  question.cases.push_back({capacity, {}, {}});
+  KV_ASSIGN_OR_RETURN(const Capacities asked, CapacitiesOf(arguments.capacity, arguments.sweep));
+  question.swept = asked.swept;
+  for (const policy::NodeCapacity& capacity : asked.runs) question.cases.push_back({capacity, {}, {}});
   KV_RETURN_IF_ERROR(CheckEviction(arguments.eviction));
-  if (!arguments.sweep.empty()) {
-    KV_ASSIGN_OR_RETURN(const Sweep sweep, ParseSweep(arguments.sweep));
-    question.swept = sweep.tier;
-    question.cases.assign(sweep.bytes.size(), {capacity, {}, {}});
-    for (size_t i = 0; i < sweep.bytes.size(); ++i) {
-      question.cases[i].capacity.bytes[TierIndex(sweep.tier)] = sweep.bytes[i];
-    }
-  }
   if (!arguments.plot.empty() && question.cases.size() < 2) {
     return absl::InvalidArgumentError("--plot shows hit rate against capacity: give at least two with --sweep");
   }

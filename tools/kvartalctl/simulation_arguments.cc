@@ -91,6 +91,30 @@ absl::StatusOr<Sweep> ParseSweep(const std::string& text) {
   return sweep;
 }
 
+absl::StatusOr<Capacities> CapacitiesOf(const std::string& capacity, const std::string& sweep) {
+  if (capacity.empty() && sweep.empty()) {
+    return absl::InvalidArgumentError("of which size? Give --capacity dram=64Gi,nvme=1Ti, or --sweep dram=1Gi,2Gi,4Gi");
+  }
+  Capacities asked;
+  policy::NodeCapacity node;
+  if (!capacity.empty()) {
+    KV_ASSIGN_OR_RETURN(node, ParseCapacity(capacity));
+  }
+  if (sweep.empty()) {
+    asked.runs = {node};
+    return asked;
+  }
+  KV_ASSIGN_OR_RETURN(const Sweep sizes, ParseSweep(sweep));
+  if (capacity.empty() && sizes.tier != TierKind::kDram) {
+    return absl::InvalidArgumentError(absl::StrCat("--sweep '", sweep, "' says nothing of dram, where every block is ",
+                                                   "stored first: add --capacity dram=64Gi, or whatever the node has"));
+  }
+  asked.swept = sizes.tier;
+  asked.runs.assign(sizes.bytes.size(), node);
+  for (size_t i = 0; i < sizes.bytes.size(); ++i) asked.runs[i].bytes[TierIndex(sizes.tier)] = sizes.bytes[i];
+  return asked;
+}
+
 absl::Status CheckPoolHas(const control::LoadedPolicy& policy, const policy::NodeCapacity& asked) {
   for (const TierRange& range : kTiers) {
     const uint64_t bytes = asked.bytes[TierIndex(range.tier)];

@@ -2,6 +2,7 @@
 // Pure.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,14 @@ struct Sweep {
 };
 // "dram=1Gi,2Gi,4Gi".
 absl::StatusOr<Sweep> ParseSweep(const std::string& text);
+
+struct Capacities {
+  std::vector<policy::NodeCapacity> runs;
+  std::optional<TierKind> swept;
+};
+// One run at `capacity`; with a sweep one run a size, of a node that has in its other tier what `capacity` says. One of
+// the two may be "": a node that dram alone is swept of has nothing else.
+absl::StatusOr<Capacities> CapacitiesOf(const std::string& capacity, const std::string& sweep);
 
 // A capacity that the set's KVNodePool bounds to less would be simulated as that. InvalidArgument names both.
 absl::Status CheckPoolHas(const control::LoadedPolicy& policy, const policy::NodeCapacity& asked);

@@ -46,7 +46,7 @@ std::string KeyOf(const pb::Tenant& tenant) {
 }
 
 void PrintTenantsTable(const pb::ListTenantsReply& reply) {
-  Table table({"TENANT", "SESSIONS", "DRAM", "NVME", "BLOCKS", "BLOCK HITS", "TOKEN HITS", "STORED", "LOADED",
+  Table table({"TENANT", "SESSIONS", "DRAM", "NVME", "BLOCKS", "BLOCK HITS", "TOKEN HITS", "STORED", "FROM NVME",
                "EVICTED", "EXPIRED", "REFUSED", "NVME KEY"});
   for (const pb::Tenant& tenant : reply.tenants()) {
     table.Add({tenant.removed() ? absl::StrCat(tenant.name(), " (removed)") : tenant.name(),

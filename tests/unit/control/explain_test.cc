@@ -111,9 +111,16 @@ TEST_F(ExplainTest, AClockThatWasSetBackIsNotTheFuture) {
 }
 
 TEST_F(ExplainTest, ATenantThatLeftThePolicyIsToldSo) {
+  view_.removed_grace_ms = 600'000;
+  engine::TenantTierStats& left = view_.engine.tenants[1].tiers[TierIndex(TierKind::kDram)];
+  left.charged_bytes = left.limit_bytes = left.fair_share_bytes = left.demand_bytes = 300;
   const pb::ExplainReply reply = Explain("blue/cache");
   EXPECT_TRUE(reply.removed());
+  EXPECT_EQ(reply.removed_grace_ms(), 600'000u);
   EXPECT_EQ(reply.sla_tier(), "");
+  EXPECT_EQ(reply.tiers(1).charged_bytes(), 300u);
+  EXPECT_EQ(reply.tiers(1).limit_bytes() + reply.tiers(1).fair_share_bytes() + reply.tiers(1).demand_bytes(), 0u);
+  EXPECT_EQ(Explain().removed_grace_ms(), 0u) << "red is in the policy";
 }
 
 TEST_F(ExplainTest, AnUnknownTenantNamesThoseThereAre) {

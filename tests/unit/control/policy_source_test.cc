@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "crds/quantity.h"
 #include "daemon/base/limits.h"
 
 namespace kvartal::control {
@@ -17,6 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 const std::string kExamples = std::string(KVARTAL_SOURCE_DIR) + "/crds/examples/";
@@ -65,6 +67,17 @@ TEST_F(PolicySourceTest, AnEmptyFolderIsAnEmptyTableAndIsStated) {
   const LoadedPolicy loaded = Load();
   EXPECT_THAT(loaded.table->tenants(), IsEmpty());
   EXPECT_THAT(loaded.warnings, ElementsAre(HasSubstr("has no TenantKVPolicy: nobody may attach")));
+}
+
+TEST_F(PolicySourceTest, ManifestsInSubfoldersAreNotReadAndThatIsStated) {
+  std::filesystem::create_directory(folder_ + "/..2026_01_01");
+  EXPECT_THAT(Load().warnings, ElementsAre(Not(HasSubstr("subfolders")))) << "a ConfigMap's own";
+  std::filesystem::create_directory(folder_ + "/team");
+  Write("team/a.yaml", PolicyText("a", 1, "[]"));
+  const LoadedPolicy loaded = Load();
+  EXPECT_THAT(loaded.table->tenants(), IsEmpty());
+  EXPECT_THAT(loaded.warnings, ElementsAre(HasSubstr("nobody may attach; it has subfolders (1), which are not looked "
+                                                     "into: name the one that is meant")));
 }
 
 TEST_F(PolicySourceTest, AFolderThatIsNotThereIsAnError) {
@@ -129,6 +142,17 @@ TEST_F(PolicySourceTest, APoolLargerThanTheNodeIsStatedAndTheNodeHolds) {
   EXPECT_EQ(DramLimit(loaded, "a/cache"), kGiB / 2);
   EXPECT_THAT(loaded.warnings,
               ElementsAre(HasSubstr("KVNodePool p: states 2147483648 bytes of dram and this node is configured")));
+}
+
+TEST_F(PolicySourceTest, OfANodeThatNobodyDescribedThePoolSaysTheCapacity) {
+  Write("pool.yaml", PoolText("p", "{capacity: {dram: 2000Ti}}"));
+  Write("a.yaml", PolicyText("a", 1, "[{poolRef: p, perNode: {dram: {limit: 50%}}}]"));
+  policy::NodeCapacity unknown;
+  unknown.bytes.fill(crds::kUnknownCapacityBytes);
+  const auto loaded = LoadPolicyFolder(folder_, unknown);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(DramLimit(*loaded, "a/cache"), 1000 * kTiB);
+  EXPECT_THAT(loaded->warnings, IsEmpty());
 }
 
 TEST_F(PolicySourceTest, TheNodesPoolPicksTheClaim) {

@@ -18,7 +18,8 @@ constexpr PoolCapacity kCapacity = {40 * kGiB, 100 * kGiB, 1000 * kGiB};
 
 // The violations of one policy against a pool, both as people write them.
 std::vector<std::string> Violations(const std::string& grants, const std::string& policy_spec,
-                                    std::map<std::string, std::string> labels = {{"team", "red"}}) {
+                                    std::map<std::string, std::string> labels = {{"team", "red"}},
+                                    const PoolCapacity& capacity = kCapacity) {
   const auto manifests = ParseManifests(
       "apiVersion: kvartal.dev/v1alpha1\nkind: KVNodePool\nmetadata: {name: p}\nspec: {capacity: {}, grants: " +
           grants +
@@ -28,7 +29,7 @@ std::vector<std::string> Violations(const std::string& grants, const std::string
       "a.yaml");
   EXPECT_TRUE(manifests.ok()) << manifests.status();
   if (!manifests.ok()) return {"unreadable"};
-  return PolicyViolations(manifests->pools[0], manifests->policies[0], labels, kCapacity);
+  return PolicyViolations(manifests->pools[0], manifests->policies[0], labels, capacity);
 }
 
 std::string Dram(const std::string& claim) { return "{pools: [{poolRef: p, perNode: {dram: " + claim + "}}]}"; }
@@ -48,6 +49,17 @@ TEST(PolicyViolations, ExactlyTheBoundIsGrantedAndAByteMoreIsNot) {
   EXPECT_THAT(Violations(grants, Dram("{guarantee: 1Gi, limit: 21474836481}")),
               ElementsAre(HasSubstr("dram.limit: 21474836481 bytes is above maxLimit.dram 20% (21474836480 bytes)")));
   EXPECT_THAT(Violations(grants, Dram("{guarantee: 1Gi, limit: 21%}")), SizeIs(1));
+}
+
+TEST(PolicyViolations, OfACapacityThatIsNotKnownOnlyLikeIsComparedWithLike) {
+  constexpr PoolCapacity kUnknown = {kUnknownCapacityBytes, kUnknownCapacityBytes, kUnknownCapacityBytes};
+  const auto violations = [&](const std::string& grants, const std::string& claim) {
+    return Violations(grants, Dram(claim), {{"team", "red"}}, kUnknown);
+  };
+  EXPECT_THAT(violations("[{maxLimit: {dram: 10Gi}}]", "{limit: 20%}"), IsEmpty()) << "a node of 50Gi grants it";
+  EXPECT_THAT(violations("[{maxLimit: {dram: 10Gi}}]", "{limit: 11Gi}"), SizeIs(1));
+  EXPECT_THAT(violations("[{maxLimit: {dram: 20%}}]", "{limit: 21%}"),
+              ElementsAre(HasSubstr("dram.limit: 21% is above maxLimit.dram 20% of spec.grants[0]")));
 }
 
 TEST(PolicyViolations, NoLimitAsksForTheWholeCapacity) {

@@ -102,10 +102,47 @@ TEST(ExplainText, ADecisionSaysWhyWhoAndWhatHelps) {
   EXPECT_THAT(ExplainText(reply), Not(HasSubstr("taker:")));
 }
 
-TEST(ExplainText, ARemovedTenantHasNoRules) {
-  pb::ExplainReply reply = OneTenant();
+pb::ExplainReply OneThatIsRemoved() {
+  pb::ExplainReply reply;
+  reply.set_tenant("red/cache");
   reply.set_removed(true);
-  EXPECT_THAT(ExplainText(reply), AllOf(HasSubstr("no longer in the policy"), Not(HasSubstr("Premium"))));
+  reply.set_removed_grace_ms(600'000);
+  reply.set_entries(12);
+  for (const char* name : {"dram", "nvme", "hbm"}) reply.add_tiers()->set_name(name);
+  pb::ExplainTier* dram = reply.mutable_tiers(0);
+  dram->set_present(true);
+  dram->set_charged_bytes(64 * kMiB);
+  dram->set_peak_bytes(kGiB);
+  dram->set_blocks(12);
+  dram->set_tokens_served(5000);
+  dram->set_capacity_bytes(kGiB);
+  reply.mutable_tiers(1)->set_present(true);
+  return reply;
+}
+
+TEST(ExplainText, ARemovedTenantHasNoRules) {
+  const std::string text = ExplainText(OneThatIsRemoved());
+  EXPECT_THAT(text, HasSubstr("no longer in the policy"));
+  for (const char* right : {"Premium", "weight", "may hold", "guarantee", "fair share", "limit", "TTL", "could use"}) {
+    EXPECT_THAT(text, Not(HasSubstr(right)));
+  }
+}
+
+TEST(ExplainText, OfARemovedTenantItSaysWhatIsLeftAndWhenThatIsErased) {
+  const std::string text = ExplainText(OneThatIsRemoved());
+  EXPECT_THAT(text, AllOf(HasSubstr("What it still holds (12 blocks)"),
+                          HasSubstr("else 10m 0s (removedGraceSeconds) after its removal")));
+  EXPECT_THAT(text, HasSubstr("dram: still holds 64.0 MiB (12 blocks, most ever 1.0 GiB); 5,000 tokens were served"));
+  EXPECT_THAT(text, AllOf(HasSubstr("nvme: it holds nothing here"), HasSubstr("hbm: this node has none")));
+}
+
+TEST(ExplainText, ARemovedTenantIsNotToldWhatWouldHelp) {
+  pb::ExplainReply reply = OneThatIsRemoved();
+  pb::Decision* decision = reply.add_decisions();
+  decision->set_kind("dropped");
+  decision->set_meaning("it was so");
+  decision->set_remedy("raise its limit");
+  EXPECT_THAT(ExplainText(reply), AllOf(HasSubstr("why:   it was so"), Not(HasSubstr("raise its limit"))));
 }
 
 }  // namespace

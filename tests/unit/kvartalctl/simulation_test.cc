@@ -49,6 +49,32 @@ TEST(SimulationArguments, SaysWhatIsWrongWithASweep) {
   }
 }
 
+std::vector<std::pair<uint64_t, uint64_t>> DramAndNvme(const std::string& capacity, const std::string& sweep) {
+  const auto asked = CapacitiesOf(capacity, sweep);
+  EXPECT_TRUE(asked.ok()) << asked.status();
+  std::vector<std::pair<uint64_t, uint64_t>> sizes;
+  if (!asked.ok()) return sizes;
+  for (const policy::NodeCapacity& run : asked->runs)
+    sizes.emplace_back(run.bytes[TierIndex(TierKind::kDram)], run.bytes[TierIndex(TierKind::kNvme)]);
+  return sizes;
+}
+
+TEST(SimulationArguments, ASweepSaysTheCapacitiesAndOfTheOtherTierWhatTheCapacitySays) {
+  using Sizes = std::vector<std::pair<uint64_t, uint64_t>>;
+  EXPECT_EQ(DramAndNvme("dram=4Gi,nvme=1Ti", ""), (Sizes{{4 * kGiB, kTiB}}));
+  EXPECT_EQ(DramAndNvme("", "dram=1Gi,2Gi"), (Sizes{{kGiB, 0}, {2 * kGiB, 0}}));
+  EXPECT_EQ(DramAndNvme("dram=4Gi,nvme=1Ti", "dram=1Gi,2Gi"), (Sizes{{kGiB, kTiB}, {2 * kGiB, kTiB}}));
+  EXPECT_EQ(DramAndNvme("dram=4Gi", "nvme=1Gi,2Gi"), (Sizes{{4 * kGiB, kGiB}, {4 * kGiB, 2 * kGiB}}));
+  EXPECT_TRUE(CapacitiesOf("", "dram=1Gi,2Gi")->swept == TierKind::kDram);
+  EXPECT_FALSE(CapacitiesOf("dram=1Gi", "")->swept.has_value());
+}
+
+TEST(SimulationArguments, WithoutASizeOfDramThereIsNoNode) {
+  EXPECT_NE(Wrong(CapacitiesOf("", "").status()).find("--capacity dram=64Gi"), std::string::npos);
+  EXPECT_NE(Wrong(CapacitiesOf("", "nvme=1Gi,2Gi").status()).find("says nothing of dram"), std::string::npos);
+  EXPECT_NE(Wrong(CapacitiesOf("nvme=1Ti", "dram=1Gi").status()).find("dram is missing"), std::string::npos);
+}
+
 std::shared_ptr<const policy::PolicyTable> TwoTenants() {
   std::vector<policy::TenantRules> rules(2);
   rules[0].name = rules[0].uid = "red/cache";

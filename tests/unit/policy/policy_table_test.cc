@@ -169,6 +169,25 @@ TEST(PolicyTableTest, GuaranteeAndLimitAreComparedInBytes) {
   EXPECT_EQ(Build({Policy("a", 1, "50%", "512Mi")}).error, "");
 }
 
+TEST(PolicyTableTest, OfANodeThatNobodyDescribedNoCapacityIsTold) {
+  NodeCapacity unknown;
+  unknown.bytes.fill(crds::kUnknownCapacityBytes);
+  const Built mixed = Build({Policy("a", 1, "25%", "100Gi")}, unknown);
+  EXPECT_EQ(mixed.error, "") << "a node of 400Gi takes it";
+  EXPECT_THAT(mixed.warnings, ElementsAre(HasSubstr("dram guarantee 25% is above the limit 100Gi on a node with more "
+                                                    "than 400Gi of dram, which refuses it")));
+  EXPECT_THAT(Build({Policy("a", 1, nullptr, "2000Ti")}, unknown).warnings,
+              ElementsAre(HasSubstr("dram limit 2000Ti is above the capacity; it is taken as what the node has")));
+  EXPECT_THAT(Build({Policy("a", 1, "2000Ti", nullptr)}, unknown).error,
+              HasSubstr("dram guarantee 2000Ti is more than any node has; lower it"));
+  EXPECT_THAT(Build({Policy("a", 1, "20Ti", "1%")}, unknown).error,
+              HasSubstr("dram guarantee 20Ti is above the limit 1% of any node; lower it"));
+  EXPECT_THAT(Build({Policy("a", 1, "60%", nullptr), Policy("b", 2, "60%", nullptr)}, unknown).error,
+              HasSubstr("the guarantees in dram add up to more than any node has: a.yaml:1: a/cache, b.yaml:1: "
+                        "b/cache; lower them"));
+  EXPECT_EQ(Build({Policy("a", 1, "60%", nullptr), Policy("b", 2, "40%", nullptr)}, unknown).error, "");
+}
+
 TEST(PolicyTableTest, AnUnusableLimitIsStatedAndStands) {
   const std::tuple<const char*, const char*, uint64_t> cases[] = {
       {"2Gi", "dram limit 2Gi is above the capacity; it is taken as 1Gi", kGiB},
