@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -33,6 +34,23 @@ bool MapZeros(void* data, uint64_t bytes, int protection) {
 // A stray write of the program into a block it no longer owns must not crash it either, where the system allows that.
 void ReplaceByZeros(void* data, uint64_t bytes) {
   if (!MapZeros(data, bytes, PROT_READ | PROT_WRITE)) MapZeros(data, bytes, PROT_READ);
+}
+
+// The daemon takes memory back without a word, and to populate a hole, also for reading, allocates it at the cost of
+// this process. What it takes back between the two calls is filled all the same, until it finds the stray pages.
+void PopulateResident(std::byte* data, uint64_t bytes) {
+  static const auto page_bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  std::array<unsigned char, kPopulatePartBytes / kSlotAlignBytes> resident{};
+  if (::mincore(data, bytes, resident.data()) != 0) return;
+  const auto end = resident.begin() + static_cast<ptrdiff_t>(bytes / page_bytes);
+  const auto is_there = [](unsigned char page) { return (page & 1) != 0; };
+  for (auto first = std::find_if(resident.begin(), end, is_there); first != end;) {
+    const auto last = std::find_if_not(first, end, is_there);
+    // Fails on kernels before 5.14: then use brings the pages in.
+    ::madvise(data + static_cast<uint64_t>(first - resident.begin()) * page_bytes,
+              static_cast<uint64_t>(last - first) * page_bytes, MADV_POPULATE_WRITE);
+    first = std::find_if(last, end, is_there);
+  }
 }
 
 }  // namespace
@@ -122,13 +140,6 @@ bool ArenaMap::AddGranted(uint64_t offset, uint64_t bytes) {
   return true;
 }
 
-void ArenaMap::Withdraw(uint64_t offset, uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(to_populate_, [&](const Range& range) {
-    return range.offset < offset + bytes && offset < range.offset + range.bytes;
-  });
-}
-
 bool ArenaMap::PopulatePart() {
   Range part;
   bool more;
@@ -142,8 +153,7 @@ bool ArenaMap::PopulatePart() {
     if (front.bytes == 0) to_populate_.pop_front();
     more = !to_populate_.empty();
   }
-  // Fails on kernels before 5.14 and when the range is gone meanwhile: then use brings the pages in.
-  ::madvise(data_ + part.offset, part.bytes, MADV_POPULATE_WRITE);
+  PopulateResident(data_ + part.offset, part.bytes);
   return more;
 }
 

@@ -37,14 +37,12 @@ class ArenaMap {
 
   // The range belongs to the domain now. False when it does not lie in the arena.
   bool AddGranted(uint64_t offset, uint64_t bytes);
-  // The daemon wants it back: not worth populating any more.
-  void Withdraw(uint64_t offset, uint64_t bytes);
-  // Makes a part of the granted ranges present. False when nothing is left to do.
+  // Maps what is there of a part of the granted ranges. False when nothing is left to do.
   bool PopulatePart();
 
   // Every later Unchanged is false. Comes before Empty.
   void Retire() { retired_.store(true, std::memory_order_seq_cst); }
-  // Gives the memory of a dead daemon back to the system; the addresses read as zeros from now on.
+  // Lets go of the memory; the addresses read as zeros from now on.
   void Empty();
 
  private:

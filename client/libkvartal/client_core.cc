@@ -69,7 +69,7 @@ kv_status ClientCore::TryAttach(const Deadline& deadline) {
   if (!token_path_.empty() && !ReadTokenFile(token_path_, &token, &error)) return Fail(KV_UNAVAILABLE, error);
   std::unique_ptr<Connection> connection = Connection::Open(socket_path_, deadline, &error);
   if (connection == nullptr) return Fail(KV_UNAVAILABLE, error);
-  auto session = std::make_shared<Session>(std::move(connection), keeper_->bell());
+  auto session = std::make_shared<Session>(std::move(connection), keeper_->bell(), keeper_->arenas());
   wire::Attach* attach = session->NewRequest()->mutable_attach();
   attach->set_version(kProtocolVersion);
   attach->set_group(group_.empty() ? join_group_ : group_);
@@ -93,11 +93,8 @@ kv_status ClientCore::Welcome(std::shared_ptr<Session> session) {
     return Fail(KV_UNAVAILABLE,
                 "attach to " + socket_path_ + ": the answer makes no sense (another version of kvartald?)");
   }
-  const bool same_daemon = !daemon_epoch_.empty() && daemon_epoch_ == attached.daemon_epoch();
-  if (same_daemon && arena_ != nullptr) session->ExpectArena(arena_);
   group_ = attached.group();
   tenant_ = attached.tenant();
-  daemon_epoch_ = attached.daemon_epoch();
   const uint32_t lease_ms = attached.lease_ms() == 0 ? kLeaseMsDefault : attached.lease_ms();
   session->SetLeaseMs(std::min(lease_ms, kLeaseMsMax));
   if (!token_path_.empty()) session->KeepIdentity(token_path_, attached.identity_ms());
@@ -138,7 +135,6 @@ kv_status ClientCore::Exchange(const Deadline& deadline) {
   const IoResult result = session_->Call(deadline);
   if (result != IoResult::kOk) return Fail(KV_UNAVAILABLE, session_->failure());
   session_proved_ = true;
-  NoticeArena();
   if (session_->durable_news()) DeliverDurable();
   if (session_->answer().has_error()) return FromError(session_->answer().error());
   return KV_OK;
@@ -166,17 +162,12 @@ kv_status ClientCore::FromError(const wire::Error& error) {
 }
 
 kv_status ClientCore::Violation(const std::string& what) {
+  // The end of the session takes its arena away also while an answer is being looked at: that is nobody's fault.
+  if (!connected()) return Fail(KV_UNAVAILABLE, "the session with the daemon ended");
   session_->Violation(what);
   // A daemon that attaches well and answers badly is not asked again at once.
   session_proved_ = false;
   return Fail(KV_UNAVAILABLE, session_->failure());
-}
-
-void ClientCore::NoticeArena() {
-  if (session_->arena() == nullptr || session_->arena() == arena_) return;
-  if (arena_ != nullptr) old_arenas_.push_back(std::move(arena_));
-  arena_ = session_->arena();
-  LetGoOfOldArenas();
 }
 
 void ClientCore::DeliverDurable() {
@@ -193,7 +184,6 @@ kv_status ClientCore::Poll(const Deadline& deadline, uint64_t* durable) {
     const IoResult result = session_->Listen(deadline);
     if (result == IoResult::kClosed || result == IoResult::kBadFrame)
       status = Fail(KV_UNAVAILABLE, session_->failure());
-    NoticeArena();
     DeliverDurable();
   }
   if (durable != nullptr) *durable = durable_total_;
@@ -245,10 +235,9 @@ kv_status ClientCore::OpenNamespace(const uint8_t* digest, const kv_layout& layo
 kv_status ClientCore::CloseNamespace(kv_namespace ns) {
   if (!IsOpen(ns)) return FailUnopened(ns);
   Namespace& closed = namespaces_[ns];
-  // A daemon that does not hear of it ends it with the session.
   if (connected() && closed.session_serial == session_serial_) {
     session_->NewRequest()->mutable_close_namespace()->set_ns(closed.remote);
-    session_->Tell();
+    session_->TellSurely();
   }
   closed = Namespace();
   return KV_OK;

@@ -90,7 +90,6 @@ class ClientCore {
   kv_status Exchange(const Deadline& deadline);
   kv_status FromError(const wire::Error& error);
   kv_status Violation(const std::string& what);
-  void NoticeArena();
   void DeliverDurable();
   kv_status Ready(kv_namespace ns, const Deadline& deadline, Namespace** found);
   kv_status OpenRemote(Namespace* ns, const Deadline& deadline);
@@ -106,7 +105,6 @@ class ClientCore {
   kv_status CheckRange(const kv_lease* lease, uint32_t first, uint32_t count);
   kv_lease* NewLease(const Namespace& ns, uint64_t id);
   void FreeLease(kv_lease* lease);
-  void LetGoOfOldArenas();
 
   // --- store path (client_store.cc)
   kv_status TakeReserved(const kv_reserve_args& args, const Namespace& ns, kv_slot* slots);
@@ -114,7 +112,7 @@ class ClientCore {
 
   const ProcessMark mark_ = ProcessMark::Here();
   const std::string socket_path_, token_path_, client_name_, join_group_;
-  std::string last_error_, last_refusal_, tenant_, group_, daemon_epoch_;
+  std::string last_error_, last_refusal_, tenant_, group_;
 
   std::unique_ptr<SessionKeeper> keeper_;
   std::shared_ptr<Session> session_;
@@ -127,10 +125,8 @@ class ClientCore {
   std::string attempt_error_;
   std::minstd_rand jitter_;
 
-  std::shared_ptr<ArenaMap> arena_;                    // of the last session that had one
-  std::vector<std::shared_ptr<ArenaMap>> old_arenas_;  // a lease reads them still; oldest first
-  std::vector<Namespace> namespaces_;                  // by kv_namespace
-  std::vector<std::unique_ptr<kv_lease>> leases_;      // held by the program
+  std::vector<Namespace> namespaces_;              // by kv_namespace
+  std::vector<std::unique_ptr<kv_lease>> leases_;  // held by the program
   std::vector<std::unique_ptr<kv_lease>> spare_leases_;
 
   uint64_t durable_total_ = 0;

@@ -21,11 +21,13 @@ inline constexpr size_t kAbandonedLookupsMax = 64;    // lookups given up whose 
 inline constexpr size_t kFdsPerFrameMax = 4;          // room for more than the two a grant carries, to see a surplus
 inline constexpr uint32_t kKeeperTickMs =
     50;  // how soon the keeper reads and gives leases back for a program that makes no calls
-inline constexpr size_t kHeldReleasesMax = 64;     // leases given back that wait for a frame to travel with
+inline constexpr size_t kHeldReleasesMax = 64;  // leases given back that wait for a frame to travel with
+inline constexpr size_t kUntoldFramesMax =
+    1024;  // that a daemon which takes nothing is still to hear; then it is given up
 inline constexpr uint32_t kKeeperFramesMax = 256;  // read in one go, so that a call never waits long for the keeper
-inline constexpr uint64_t kPopulatePartBytes = 16 * kMiB;  // between renewals: 5 ms with small pages
-inline constexpr size_t kPopulateQueueMax = 65'536;        // ranges; beyond it pages are faulted in by use
-inline constexpr size_t kOldArenasMax = 4;       // of dead daemons, kept whole because a lease still reads them
+inline constexpr uint64_t kPopulatePartBytes = 2 * kMiB;  // asked about and populated in one go, in less than 1 ms
+inline constexpr size_t kPopulateQueueMax = 65'536;       // ranges; beyond it pages are faulted in by use
+inline constexpr size_t kUsedArenasMax = 5;      // the living daemon's, and of dead ones that leases still read
 inline constexpr size_t kEmptiedArenasMax = 64;  // address ranges kept so that stale pointers do not crash
 inline constexpr uint64_t kArenaBytesMax = uint64_t{1} << 46;
 inline constexpr size_t kDurableBacklogMax = 1u << 20;  // reservations kept for the callback; beyond it only counted

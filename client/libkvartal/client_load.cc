@@ -203,7 +203,7 @@ void ClientCore::Release(kv_lease* lease, uint32_t count) {
     wire::Release* release = session_->NewRequest()->mutable_release();
     release->set_lease(lease->id);
     release->set_count(count);
-    session_->Tell();
+    session_->TellSurely();
   }
   for (uint32_t i = 0; i < count; ++i) lease->blocks[lease->front + i].data = nullptr;
   lease->front += count;
@@ -260,23 +260,6 @@ void ClientCore::FreeLease(kv_lease* lease) {
   freed->offsets.clear();
   freed->arena = nullptr;
   if (spare_leases_.size() < kSpareLeasesMax) spare_leases_.push_back(std::move(freed));
-  if (!old_arenas_.empty()) LetGoOfOldArenas();
-}
-
-// The memory of a dead daemon stays as long as the program reads it, but not for ever.
-void ClientCore::LetGoOfOldArenas() {
-  const auto is_read = [this](const std::shared_ptr<ArenaMap>& arena) {
-    return std::any_of(leases_.begin(), leases_.end(), [&](const auto& lease) { return lease->arena == arena; });
-  };
-  for (size_t i = 0; i < old_arenas_.size();) {
-    const bool too_many = i == 0 && old_arenas_.size() > kOldArenasMax;
-    if (!too_many && is_read(old_arenas_[i])) {
-      ++i;
-      continue;
-    }
-    keeper_->TakeOver(std::move(old_arenas_[i]));
-    old_arenas_.erase(old_arenas_.begin() + static_cast<ptrdiff_t>(i));
-  }
 }
 
 }  // namespace kvartal::client

@@ -54,7 +54,7 @@ kv_status ClientCore::TakeReserved(const kv_reserve_args& args, const Namespace&
     slots[i].outcome = static_cast<kv_reserve_outcome>(outcome);
     any = any || outcome != KV_SLOT_REFUSED;
     if (outcome != KV_GRANTED) continue;
-    const std::shared_ptr<ArenaMap>& arena = session_->arena();
+    const std::shared_ptr<ArenaMap> arena = session_->arena();
     slots[i].reservation = reserved.reservations(i);
     slots[i].data = arena == nullptr ? nullptr : arena->At(reserved.offsets(i), ns.layout.shard_bytes);
     if (slots[i].data == nullptr || slots[i].reservation == 0) {
@@ -68,7 +68,8 @@ kv_status ClientCore::TakeReserved(const kv_reserve_args& args, const Namespace&
 
 // A daemon that restarted counts reservations from the start, but its arena is another.
 bool ClientCore::IsOfThisSession(const kv_slot& slot) const {
-  return connected() && session_->arena() != nullptr && session_->arena()->Contains(slot.data);
+  const std::shared_ptr<ArenaMap> arena = connected() ? session_->arena() : nullptr;
+  return arena != nullptr && arena->Contains(slot.data);
 }
 
 kv_status ClientCore::Commit(const kv_slot* slots, uint32_t count, uint32_t shard, uint32_t* committed,

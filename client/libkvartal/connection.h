@@ -3,6 +3,8 @@
 // Invariants: SIGPIPE is never raised; no fd that arrives is leaked or survives an exec.
 #pragma once
 
+#include <poll.h>
+
 #include <array>
 #include <cstddef>
 #include <memory>
@@ -34,6 +36,8 @@ class Connection {
 
   // `deadline` nullptr: kTimedOut at once when the daemon's queue is full.
   IoResult Send(const char* data, size_t bytes, const Deadline* deadline);
+  // True when a frame may be taken, or the connection has ended; false when the deadline passed.
+  bool AwaitRoom(const Deadline& deadline) { return WaitFor(POLLOUT, deadline); }
   // One frame into `buffer` of kFrameBytesMax. `deadline` nullptr: kTimedOut at once when there is none.
   IoResult Receive(char* buffer, size_t* bytes, ReceivedFds* fds, const Deadline* deadline);
   // Ends it for every process that holds a copy of the fd. Any thread.

@@ -194,6 +194,8 @@ uint32_t kv_lease_count(const kv_lease* lease) {
   return lease == nullptr ? 0 : static_cast<uint32_t>(lease->blocks.size());
 }
 
+uint32_t kv_lease_front(const kv_lease* lease) { return lease == nullptr ? 0 : lease->front; }
+
 const void* kv_lease_shard(const kv_lease* lease, uint32_t i, uint32_t shard) {
   if (lease == nullptr || i >= lease->blocks.size() || shard >= lease->shard_count) return nullptr;
   const auto* data = static_cast<const std::byte*>(lease->blocks[i].data);

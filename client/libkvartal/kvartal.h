@@ -10,8 +10,9 @@
  * reservations end with their session.
  * Memory. Pointers lead straight into mapped shared memory. Their content is yours to read while you hold the lease,
  * and to write between kv_reserve and kv_commit / kv_abort. The addresses stay readable until kv_detach, also when the
- * daemon is gone: the memory of a dead daemon is kept while a lease reads it (of the last 4), then replaced by zeros,
- * for which kv_block_valid says 0; only after 64 restarts of the daemon are the oldest addresses given up.
+ * daemon is gone: when a session ends its memory is kept while a lease reads it (of the last 4 dead daemons), then, or
+ * at once and without a call of yours, replaced by zeros, for which kv_block_valid says 0; only after 64 such ends are
+ * the oldest addresses given up.
  * Fork. In a forked child every call is KV_UNAVAILABLE, nothing is sent, and the memory is not mapped: attach anew
  * there.
  * Signals. SIGPIPE is never raised, and no signal is delivered to the background thread.
@@ -121,6 +122,8 @@ KV_API kv_status kv_lookup(kv_client* client, kv_namespace ns, const uint8_t* ke
 /* kv_lease_count(lease) elements, in chain order. Valid until the lease is released or loaded. */
 KV_API const kv_block* kv_lease_blocks(const kv_lease* lease);
 KV_API uint32_t kv_lease_count(const kv_lease* lease);
+/* The first block that is left: those before it are released, or were not borrowed. */
+KV_API uint32_t kv_lease_front(const kv_lease* lease);
 /* Shard `shard` of block `i`; NULL unless it is in DRAM. */
 KV_API const void* kv_lease_shard(const kv_lease* lease, uint32_t i, uint32_t shard);
 
@@ -192,12 +195,13 @@ KV_API kv_status kv_commit(kv_client* client, const kv_slot* slots, uint32_t cou
                            uint32_t deadline_ms);
 KV_API kv_status kv_abort(kv_client* client, const kv_slot* slots, uint32_t count, uint32_t deadline_ms);
 
-/* Handles what the daemon said unasked (durable blocks, recalls, goodbye); waits at most `wait_ms` (0: not at all) for
- * the first of it. Calls do this by themselves; for programs that wait for durability, in a loop. *durable (may be
- * NULL): blocks this client committed that would survive kill -9 of the daemon, in total. */
+/* Handles what the daemon said unasked (durable blocks, goodbye); waits at most `wait_ms` (0: not at all) for the first
+ * of it. Calls do this by themselves; for programs that wait for durability, in a loop. *durable (may be NULL): blocks
+ * that would survive kill -9 of the daemon and that this client was told of, in total: those of its engine group,
+ * whichever of the group's clients committed them. */
 KV_API kv_status kv_poll(kv_client* client, uint32_t wait_ms, uint64_t* durable);
-/* Called from kv_poll and other calls, on their thread, for each reservation that became durable. It must not call into
- * the client. */
+/* Called from kv_poll and other calls, on their thread, for each reservation of the engine group that became durable.
+ * It must not call into the client. */
 KV_API void kv_on_durable(kv_client* client, void (*callback)(void* context, uint64_t reservation), void* context);
 
 #ifdef __cplusplus

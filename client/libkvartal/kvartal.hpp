@@ -22,14 +22,12 @@ class Lease {
  public:
   Lease() = default;
   Lease(kv_client* client, kv_lease* lease) : client_(client), lease_(lease) {}
-  Lease(Lease&& other) noexcept
-      : client_(other.client_), lease_(std::exchange(other.lease_, nullptr)), released_(other.released_) {}
+  Lease(Lease&& other) noexcept : client_(other.client_), lease_(std::exchange(other.lease_, nullptr)) {}
   Lease& operator=(Lease&& other) noexcept {
     if (this == &other) return *this;
     Release();
     client_ = other.client_;
     lease_ = std::exchange(other.lease_, nullptr);
-    released_ = other.released_;
     return *this;
   }
   ~Lease() { Release(); }
@@ -57,20 +55,16 @@ class Lease {
   // The first `count` blocks that are left; the lease ends with its last one.
   void ReleaseFront(uint32_t count) {
     if (count == 0) return;
-    released_ += count;
-    const bool ends = released_ >= kv_lease_count(lease_);
-    kv_release(client_, lease_, count);
-    if (ends) lease_ = nullptr;
+    const bool ends = count >= kv_lease_count(lease_) - kv_lease_front(lease_);
+    kv_release(client_, ends ? std::exchange(lease_, nullptr) : lease_, count);
   }
   void Release() {
     if (lease_ != nullptr) kv_release(client_, std::exchange(lease_, nullptr), 0);
-    released_ = 0;
   }
 
  private:
   kv_client* client_ = nullptr;
   kv_lease* lease_ = nullptr;
-  uint32_t released_ = 0;
 };
 
 class Client {

@@ -1,8 +1,5 @@
 #include "client/libkvartal/session.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -35,21 +32,10 @@ class ReadingMark {
 
 }  // namespace
 
-Bell::Bell() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
-
-void Bell::Ring() {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(fd_.get(), &one, sizeof(one));
-}
-
-void Bell::Silence() {
-  uint64_t rings;
-  [[maybe_unused]] const ssize_t got = ::read(fd_.get(), &rings, sizeof(rings));
-}
-
-Session::Session(std::unique_ptr<Connection> connection, std::shared_ptr<Bell> bell)
+Session::Session(std::unique_ptr<Connection> connection, std::shared_ptr<Bell> bell, std::shared_ptr<ArenaSet> arenas)
     : connection_(std::move(connection)),
       bell_(std::move(bell)),
+      arenas_(std::move(arenas)),
       lease_ms_(kLeaseMsDefault),
       send_buffer_(new char[kFrameBytesMax]),
       receive_buffer_(new char[kFrameBytesMax]),
@@ -74,13 +60,7 @@ wire::ClientFrame* Session::NewRequest() {
 }
 
 IoResult Session::Call(const Deadline& deadline) {
-  {
-    const std::lock_guard lock(keeper_mutex_);
-    request_.mutable_released()->Add(released_.begin(), released_.end());
-    released_.clear();
-    if (keeper_sleeps_) bell_->Ring();
-    keeper_sleeps_ = false;
-  }
+  const bool has_turn = AwaitTurn(deadline);
   const size_t bytes = request_.ByteSizeLong();
   const std::lock_guard lock(receive_mutex_);
   const ReadingMark mark(&reads_);
@@ -90,7 +70,7 @@ IoResult Session::Call(const Deadline& deadline) {
     return IoResult::kTimedOut;
   }
   request_.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(send_buffer_.get()));
-  switch (connection_->Send(send_buffer_.get(), bytes, &deadline)) {
+  switch (has_turn ? connection_->Send(send_buffer_.get(), bytes, &deadline) : IoResult::kTimedOut) {
     case IoResult::kOk:
       return AwaitAnswer(&deadline);
     case IoResult::kTimedOut:
@@ -119,14 +99,14 @@ IoResult Session::AwaitAnswer(const Deadline* deadline) {
 }
 
 void Session::ShowNews() {
-  if (arena_seen_ != arena_) arena_seen_ = arena_;
+  arena_seen_ = arena_;
   durable_news_ = !durable_.empty() || durable_uncounted_ > 0;
 }
 
 bool Session::Tell() {
   {
     const std::lock_guard lock(keeper_mutex_);
-    SendReleases();
+    if (!SendUntoldAndReleases()) return false;
   }
   request_.set_request_id(0);
   const size_t bytes = request_.ByteSizeLong();
@@ -135,10 +115,33 @@ bool Session::Tell() {
   return connection_->Send(send_buffer_.get(), bytes, nullptr) == IoResult::kOk;
 }
 
+void Session::TellSurely() {
+  request_.set_request_id(0);
+  if (SendOrKeep(request_)) return;
+  const std::lock_guard lock(receive_mutex_);
+  GiveUp();
+}
+
 void Session::GiveBack(uint64_t lease) {
   const std::lock_guard lock(keeper_mutex_);
   released_.push_back(lease);
-  if (keeper_sleeps_ || released_.size() >= kHeldReleasesMax) SendReleases();
+  const bool waits = !keeper_sleeps_ && released_.size() < kHeldReleasesMax;
+  if (!waits && !SendUntoldAndReleases()) WakeKeeper();
+}
+
+bool Session::AwaitTurn(const Deadline& deadline) {
+  for (;;) {
+    {
+      const std::lock_guard lock(keeper_mutex_);
+      WakeKeeper();
+      if (SendUntold()) {
+        request_.mutable_released()->Add(released_.begin(), released_.end());
+        released_.clear();
+        return true;
+      }
+    }
+    if (!connection_->AwaitRoom(deadline)) return false;
+  }
 }
 
 void Session::KeepReleases() {
@@ -146,12 +149,44 @@ void Session::KeepReleases() {
   released_.insert(released_.end(), request_.released().begin(), request_.released().end());
 }
 
-void Session::SendReleases() {
-  if (released_.empty()) return;
+bool Session::SendOrKeep(const wire::ClientFrame& frame) {
+  const std::lock_guard lock(keeper_mutex_);
+  if (SendUntold() && SendAside(frame) != IoResult::kTimedOut) return true;
+  WakeKeeper();
+  const auto same_lease = [&](const wire::ClientFrame& kept) {
+    return kept.has_release() && kept.release().lease() == frame.release().lease();
+  };
+  // A program may go on with a chain for as long as it likes: its windows add up to one Release.
+  if (const auto kept = std::find_if(untold_.begin(), untold_.end(), same_lease);
+      frame.has_release() && kept != untold_.end()) {
+    kept->mutable_release()->set_count(kept->release().count() + frame.release().count());
+    return true;
+  }
+  if (untold_.size() == kUntoldFramesMax) return false;
+  untold_.push_back(frame);
+  return true;
+}
+
+bool Session::SendUntold() {
+  for (; !untold_.empty(); untold_.pop_front()) {
+    if (SendAside(untold_.front()) == IoResult::kTimedOut) return false;
+  }
+  return true;
+}
+
+bool Session::SendUntoldAndReleases() {
+  if (!SendUntold()) return false;
+  if (released_.empty()) return true;
   wire::ClientFrame frame;
   frame.mutable_release()->set_lease(released_.back());
   frame.mutable_released()->Add(released_.begin(), released_.end() - 1);
-  if (SendAside(frame) != IoResult::kTimedOut) released_.clear();
+  if (SendAside(frame) == IoResult::kTimedOut) return false;
+  released_.clear();
+  return true;
+}
+
+void Session::WakeKeeper() {
+  if (std::exchange(keeper_sleeps_, false)) bell_->Ring();
 }
 
 IoResult Session::Listen(const Deadline& deadline) {
@@ -210,11 +245,6 @@ uint64_t Session::TakeDurable(std::vector<uint64_t>* reservations) {
   return count;
 }
 
-void Session::ExpectArena(std::shared_ptr<ArenaMap> arena) {
-  const std::lock_guard lock(receive_mutex_);
-  known_arena_ = std::move(arena);
-}
-
 void Session::AddLease(uint64_t lease) {
   const std::lock_guard lock(keeper_mutex_);
   leases_.push_back(lease);
@@ -271,29 +301,19 @@ Session::Heard Session::HandleUnasked(const wire::ServerFrame& frame, ReceivedFd
     durable_.insert(durable_.end(), reservations.begin(), reservations.begin() + static_cast<int>(kept));
     durable_uncounted_ += static_cast<size_t>(reservations.size()) - kept;
   }
-  if (frame.has_recall() && arena_ != nullptr) {
-    const wire::Recall& recall = frame.recall();
-    for (int i = 0; i < std::min(recall.offsets_size(), recall.bytes_size()); ++i) {
-      arena_->Withdraw(recall.offsets(i), recall.bytes(i));
-    }
-  }
   if (frame.has_goodbye()) reason_ = "it said goodbye: " + frame.goodbye().reason();
   if (frame.has_error()) reason_ = frame.error().message();
   return Heard::kOther;
 }
 
 Session::Heard Session::TakeGrant(const wire::MemoryGrant& grant, ReceivedFds* fds) {
+  if (over()) return Heard::kOther;
   if (grant.has_fds()) {
     if (fds->count != 2) {
       reason_ = "a memory grant came with " + std::to_string(fds->count) + " fds instead of 2";
       return Heard::kViolation;
     }
-    if (known_arena_ != nullptr && known_arena_->IsMemoryOf(fds->fds[0], fds->fds[1], grant.arena_bytes())) {
-      arena_ = known_arena_;
-    } else {
-      arena_ = ArenaMap::Map(fds->fds[0], fds->fds[1], grant.arena_bytes(), &reason_);
-    }
-    known_arena_ = nullptr;
+    arena_ = arenas_->Use(fds->fds[0], fds->fds[1], grant.arena_bytes(), &reason_);
     if (arena_ == nullptr) return Heard::kViolation;
     {
       const std::lock_guard lock(keeper_mutex_);
@@ -317,27 +337,26 @@ Session::Heard Session::TakeGrant(const wire::MemoryGrant& grant, ReceivedFds* f
 }
 
 void Session::HandBack(const wire::ServerFrame& late) {
-  wire::ClientFrame frame;
   if (const auto found = std::find(abandoned_lookups_.begin(), abandoned_lookups_.end(), late.request_id());
       found != abandoned_lookups_.end()) {
     abandoned_lookups_.erase(found);
-    if (late.looked_up().lease() == 0) return;
-    frame.mutable_release()->set_lease(late.looked_up().lease());
-    SendAside(frame);
+    if (late.looked_up().lease() != 0) GiveBack(late.looked_up().lease());
   }
-  if (late.has_reserved()) {
-    const wire::Reserved& reserved = late.reserved();
-    for (const uint64_t reservation : reserved.reservations()) {
-      if (reservation != 0) frame.mutable_abort()->add_reservations(reservation);
-    }
-    if (!frame.has_abort()) return;
-    frame.set_request_id(NextId());
-    SendAside(frame);
+  wire::ClientFrame frame;
+  for (const uint64_t reservation : late.reserved().reservations()) {
+    if (reservation != 0) frame.mutable_abort()->add_reservations(reservation);
   }
+  if (!frame.has_abort()) return;
+  frame.set_request_id(NextId());
+  if (!SendOrKeep(frame)) GiveUp();
+}
+
+void Session::GiveUp() {
+  reason_ = "it takes nothing of what it is told, and counts as hung";
+  End();
 }
 
 IoResult Session::SendAside(const wire::ClientFrame& frame) {
-  // A daemon that takes nothing more ends leases by their expiry and slots by the end of the session.
   const std::string bytes = frame.SerializeAsString();
   return connection_->Send(bytes.data(), bytes.size(), nullptr);
 }
@@ -395,10 +414,14 @@ int64_t Session::NextIdentityLookNs() const {
 bool Session::Tick() {
   const uint64_t reads = reads_.load(std::memory_order_relaxed);
   const bool quiet = reads == std::exchange(reads_seen_, reads) && reads % 2 == 0;
-  const std::lock_guard lock(keeper_mutex_);
-  SendReleases();
-  keeper_sleeps_ = quiet;
-  return quiet;
+  bool all_told;
+  {
+    const std::lock_guard lock(keeper_mutex_);
+    all_told = SendUntoldAndReleases();
+    keeper_sleeps_ = quiet && all_told;
+  }
+  if (quiet) Drain();
+  return quiet && all_told;
 }
 
 void Session::Drain() {
@@ -413,6 +436,13 @@ void Session::Drain() {
       return;
     }
   }
+}
+
+void Session::LeaveArena() {
+  const std::lock_guard lock(receive_mutex_);
+  arena_ = nullptr;
+  const std::lock_guard keeper_lock(keeper_mutex_);
+  arena_to_populate_ = nullptr;
 }
 
 bool Session::PopulatePart() {

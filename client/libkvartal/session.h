@@ -3,17 +3,20 @@
 // receive_mutex_: whatever comes in. The calling thread holds it from before a request is sent until its answer is
 // there, so that the keeper can never take an answer away. Sends need no lock: a frame is one packet.
 // Invariants: an answer reaches exactly the request that asked for it; a lease or slot that comes too late for its
-// request is handed back.
+// request is handed back; what the daemon has to hear it hears in order, before the next request, or the session ends.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "client/libkvartal/arena_map.h"
+#include "client/libkvartal/arena_set.h"
+#include "client/libkvartal/bell.h"
 #include "client/libkvartal/connection.h"
 #include "daemon/attach/attach.pb.h"
 
@@ -21,21 +24,9 @@ namespace kvartal::client {
 
 namespace wire = ::kvartal::attach::v1;
 
-// Wakes the keeper. Any thread.
-class Bell {
- public:
-  Bell();
-  void Ring();
-  void Silence();
-  int fd() const { return fd_.get(); }
-
- private:
-  UniqueFd fd_;
-};
-
 class Session {
  public:
-  Session(std::unique_ptr<Connection> connection, std::shared_ptr<Bell> bell);
+  Session(std::unique_ptr<Connection> connection, std::shared_ptr<Bell> bell, std::shared_ptr<ArenaSet> arenas);
   ~Session();
 
   // --- calling thread
@@ -46,8 +37,10 @@ class Session {
   const wire::ServerFrame& answer() const { return answer_; }
   // Sends a request that has no answer; false when the daemon does not take it.
   bool Tell();
+  // The same, but what the daemon does not take now it hears before the next request, or as soon as it takes it.
+  void TellSurely();
   // Ends a lease. The word travels with the next Call, or by the keeper within kKeeperTickMs: a packet of its own
-  // would wake the daemon beside the computing program. Lost, the lease is renewed no more and ends by itself.
+  // would wake the daemon beside the computing program.
   void GiveBack(uint64_t lease);
   // Handles what the daemon said unasked, waiting until `deadline` for the first of it. kOk when there was something.
   IoResult Listen(const Deadline& deadline);
@@ -56,8 +49,8 @@ class Session {
   const std::string& failure() const { return failure_; }
   // Why a session is over that the keeper found to be so.
   std::string EndReason();
-  // What pointers are made from; nullptr before the grant. As of the last Call or Listen.
-  const std::shared_ptr<ArenaMap>& arena() const { return arena_seen_; }
+  // What pointers are made from; nullptr before the grant and when the session is over. As of the last Call or Listen.
+  std::shared_ptr<ArenaMap> arena() const { return arena_seen_.lock(); }
   // Whether TakeDurable has something. As of the last Call or Listen.
   bool durable_news() const { return durable_news_; }
   // Appends reservations that became durable; returns how many did, counted also where the backlog was full.
@@ -68,8 +61,6 @@ class Session {
   // The session ends by itself after `identity_ms` (0: it does not) unless a newer token of that file is brought; the
   // one it came with is the last request's. REQUIRES: no keeper watches the session yet.
   void KeepIdentity(const std::string& token_path, uint64_t identity_ms);
-  // Back at the same daemon: its arena need not be mapped twice.
-  void ExpectArena(std::shared_ptr<ArenaMap> arena);
 
   // --- any thread
   bool over() const { return over_.load(std::memory_order_acquire); }
@@ -83,13 +74,15 @@ class Session {
   void RenewIdentity();
   // From now until the file is to be looked at again.
   int64_t NextIdentityLookNs() const;
-  // Every kKeeperTickMs: sends what GiveBack left. True when the program made no call since the last one: then nothing
-  // is left for the keeper to send until it is rung for, and what the daemon says is the keeper's to read.
+  // Every kKeeperTickMs: sends what is still to be told, and reads for a program that made no call since the last one.
+  // True when there is nothing more to do until the daemon says something or the bell rings.
   bool Tick();
   // Reads what lies there unless a call is reading.
   void Drain();
   // Makes a part of the granted ranges present. False when nothing is left to do.
   bool PopulatePart();
+  // REQUIRES: it is over. Only leases use its arena from now on.
+  void LeaveArena();
 
  private:
   enum class Heard { kAnswer, kOther, kViolation };
@@ -107,16 +100,25 @@ class Session {
   IoResult Abandon();
   void ShowNews();
   void TakeRenewal(const wire::ServerFrame& answer);
+  // More is untold than can be kept: the end of the session tells all of it.
+  void GiveUp();
 
   IoResult SendAside(const wire::ClientFrame& frame);
+  // Sends what is untold, then takes releases along. False when the deadline passed before.
+  bool AwaitTurn(const Deadline& deadline);
   // The request was not sent: what was to travel with it is still to be told.
   void KeepReleases();
-  // REQUIRES: keeper_mutex_ is held.
-  void SendReleases();
+  // Sends it, or keeps it as untold; false when too much is.
+  bool SendOrKeep(const wire::ClientFrame& frame);
+  // REQUIRES, all of these: keeper_mutex_ is held. False while the daemon does not take it.
+  bool SendUntold();
+  bool SendUntoldAndReleases();
+  void WakeKeeper();
   uint64_t NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
 
   const std::unique_ptr<Connection> connection_;
   const std::shared_ptr<Bell> bell_;
+  const std::shared_ptr<ArenaSet> arenas_;
   std::atomic<uint64_t> next_id_{1};
   std::atomic<bool> over_{false};
   std::atomic<uint32_t> lease_ms_;
@@ -131,7 +133,7 @@ class Session {
   wire::ServerFrame answer_;
   std::unique_ptr<char[]> send_buffer_, receive_buffer_;
   std::string failure_;
-  std::shared_ptr<ArenaMap> arena_seen_;
+  std::weak_ptr<ArenaMap> arena_seen_;
   bool durable_news_ = false;
 
   // The keeper's.
@@ -144,7 +146,6 @@ class Session {
 
   std::mutex receive_mutex_;
   // Guarded by receive_mutex_
-  std::shared_ptr<ArenaMap> known_arena_;
   std::shared_ptr<ArenaMap> arena_;
   std::vector<uint64_t> abandoned_lookups_;
   std::vector<uint64_t> durable_;
@@ -155,8 +156,9 @@ class Session {
   std::mutex keeper_mutex_;
   // Guarded by keeper_mutex_: what the keeper works on while a call may be waiting.
   std::vector<uint64_t> leases_;
-  std::vector<uint64_t> released_;  // and the daemon is still to hear of it
-  bool keeper_sleeps_ = false;      // until it is rung for
+  std::vector<uint64_t> released_;        // and the daemon is still to hear of it
+  std::deque<wire::ClientFrame> untold_;  // what it did not take, oldest first; one Release a lease
+  bool keeper_sleeps_ = false;            // until it is rung for
   std::shared_ptr<ArenaMap> arena_to_populate_;
 };
 

@@ -1,15 +1,14 @@
 // The library's one background thread: renews leases, populates granted ranges, reads for a program that makes no
-// calls, and empties the arenas of dead daemons. It never touches block bytes and runs none of the program's code.
-// Watch, TakeOver: the calling thread. Guarded by mutex_: what it hands to the thread.
+// calls, and empties arenas that nobody uses any more. It never touches block bytes and runs none of the program's
+// code. Watch: the calling thread. Guarded by mutex_: what it hands to the thread.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <vector>
 
-#include "client/libkvartal/arena_map.h"
+#include "client/libkvartal/arena_set.h"
+#include "client/libkvartal/bell.h"
 #include "client/libkvartal/session.h"
 
 namespace kvartal::client {
@@ -22,11 +21,9 @@ class SessionKeeper {
   SessionKeeper& operator=(const SessionKeeper&) = delete;
 
   const std::shared_ptr<Bell>& bell() const { return bell_; }
+  const std::shared_ptr<ArenaSet>& arenas() const { return arenas_; }
   // From now on this session (nullptr: none).
   void Watch(std::shared_ptr<Session> session);
-  // An arena that no lease reads any more: its memory goes back to the system, its addresses stay until the client
-  // ends, or until kEmptiedArenasMax later ones have come.
-  void TakeOver(std::shared_ptr<ArenaMap> arena);
 
  private:
   void RunGuarded();
@@ -37,19 +34,18 @@ class SessionKeeper {
   int WaitMs() const;
 
   const std::shared_ptr<Bell> bell_;
+  const std::shared_ptr<ArenaSet> arenas_;
 
   std::mutex mutex_;
-  std::shared_ptr<Session> watched_;               // Guarded by mutex_
-  std::vector<std::shared_ptr<ArenaMap>> arenas_;  // Guarded by mutex_
-  bool stopping_ = false;                          // Guarded by mutex_
+  std::shared_ptr<Session> watched_;  // Guarded by mutex_
+  bool stopping_ = false;             // Guarded by mutex_
 
   // The thread's own.
   std::shared_ptr<Session> session_;
-  std::deque<std::shared_ptr<ArenaMap>> emptied_;
   int64_t next_renewal_ns_ = 0;
   int64_t next_identity_look_ns_ = 0;
   int64_t next_tick_ns_ = 0;
-  bool program_is_quiet_ = false;
+  bool awaits_news_ = false;  // nothing is to be done until the daemon says something or the bell rings
   bool populating_ = false;
 
   std::thread thread_;

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -145,6 +146,12 @@ void ScriptedServer::MoveBlocksToNvme() {
   for (auto& [key, block] : blocks_) block.in_nvme = true;
 }
 
+void ScriptedServer::FillArena(uint64_t offset, uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const std::string zeros(bytes, '\0');
+  KV_CHECK(::pwrite(arena_fd_.get(), zeros.data(), bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes));
+}
+
 void ScriptedServer::RaiseGenerations() {
   const std::lock_guard lock(mutex_);
   for (uint64_t page = 0; page < kArenaBytes / kPageBytes; ++page) {
@@ -180,6 +187,13 @@ size_t ScriptedServer::filling_slots() {
 size_t ScriptedServer::held_answers() {
   const std::lock_guard lock(mutex_);
   return held_.size();
+}
+
+uint64_t ScriptedServer::arena_pages() {
+  const std::lock_guard lock(mutex_);
+  struct stat info{};
+  KV_CHECK(::fstat(arena_fd_.get(), &info) == 0);
+  return static_cast<uint64_t>(info.st_blocks) * 512 / kPageBytes;
 }
 
 // --- its thread

@@ -65,6 +65,8 @@ class ScriptedServer {
   bool SendRaw(const std::string& bytes);
   // Every block is in NVMe until it is loaded.
   void MoveBlocksToNvme();
+  // Memory is there in [offset, offset + bytes) of the arena; elsewhere are holes until somebody writes.
+  void FillArena(uint64_t offset, uint64_t bytes);
   // The bytes of every slot are dead: what a reclaim under an expired lease does.
   void RaiseGenerations();
 
@@ -75,6 +77,8 @@ class ScriptedServer {
   size_t live_leases();
   size_t filling_slots();
   size_t held_answers();
+  // How much of the arena is there, whoever allocated it.
+  uint64_t arena_pages();
 
  private:
   struct Block {

@@ -61,7 +61,7 @@ class BenchClient {
   // Stores chain[first, last): reserve, fill each granted block, commit; 1024 blocks a round.
   absl::StatusOr<Stored> Store(std::span<const BlockKey> chain, size_t first, size_t last, uint64_t request,
                                absl::FunctionRef<void(const Granted&)> fill);
-  // Handles what the daemon said unasked; how many blocks of this client are durable in all.
+  // Handles what the daemon said unasked; how many blocks of its engine group it was told of as durable.
   absl::StatusOr<uint64_t> Poll(uint32_t wait_ms);
   // The status of a call on this client, with what the library says about it.
   absl::Status StatusOf(kv_status status, const char* call) const;

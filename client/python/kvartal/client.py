@@ -254,7 +254,8 @@ class Client:
             return Slots(self, namespace, slots, shard)
 
     def poll(self, wait_ms: int = 0) -> int:
-        """Blocks committed by this client that would survive kill -9 of the daemon, in total; waits for news of it."""
+        """Blocks of this engine group, whichever client committed them, that this one was told would survive kill -9 of
+        the daemon, in total; waits for news of it."""
         durable = c_uint64()
         with self._turn:
             if self._ready(0):

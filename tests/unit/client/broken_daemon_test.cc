@@ -138,6 +138,14 @@ TEST_F(BrokenDaemonTest, GarbageEndsTheSession) {
   ExpectDropped(client.Lookup(ns, Chain(1), 0, kPatient).status);
 }
 
+TEST_F(BrokenDaemonTest, AMessageItDoesNotKnowIsPassedOver) {
+  server.SendRaw(std::string("\x6A\x00", 2));                // field 13, which there was once
+  server.SendRaw(std::string("\xC2\x3E\x04\x0A\x02xx", 7));  // field 1000, which nobody has yet
+  EXPECT_EQ(client.Lookup(ns, Chain(1), 0, kPatient).status, KV_OK) << client.error();
+  EXPECT_EQ(server.connections(), 1);
+  EXPECT_EQ(server.count("connect"), 1);
+}
+
 TEST_F(BrokenDaemonTest, OversizedFrameEndsTheSession) {
   server.SendRaw(std::string((64 << 10) + 1, '\0'));
   ExpectDropped(client.Lookup(ns, Chain(1), 0, kPatient).status);

@@ -2,9 +2,11 @@
 // again.
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <functional>
 #include <map>
 
+#include "client/libkvartal/client_limits.h"
 #include "tests/unit/client/client_fixture.h"
 
 namespace kvartal::client {
@@ -83,6 +85,92 @@ TEST_F(DaemonFaultsTest, ALeaseGivenBackToADaemonThatTakesNothingIsToldLater) {
   server.Hang(false);
   for (int i = 0; i < 20'000 && server.live_leases() > 1; ++i) ::usleep(500);
   EXPECT_EQ(server.live_leases(), 1u) << "it would be held until it expires";
+}
+
+class UntoldTest : public DaemonFaultsTest {
+ protected:
+  // Frames that nobody reads fill the socket's queue: from then on the daemon takes nothing.
+  void FillQueue() {
+    const std::vector<Key> keys = Chain(kBlocks, 10'000);
+    Store(keys);
+    filler_ = client.Lookup(ns, keys, 0, kPatient);
+    ASSERT_EQ(filler_.matched, kBlocks);
+    server.Hang(true);
+    for (uint32_t i = 0; i < kBlocks - 1; ++i) filler_.lease.ReleaseFront(1);
+    ASSERT_EQ(client.Renew(kShort), KV_UNAVAILABLE);
+    ASSERT_THAT(client.error(), HasSubstr("takes no more requests"));
+  }
+
+  static constexpr uint32_t kBlocks = 1024;
+  Client::Found filler_;
+};
+
+TEST_F(UntoldTest, AWindowGivenBackIsToldBeforeTheNextRequest) {
+  ASSERT_NO_FATAL_FAILURE(FillQueue());
+  uint32_t released = 0, released_before_load = 0;
+  server.SetScript([&](const Server::Request& request, Server::Answer*) {
+    if (request.has_release()) released += request.release().count();
+    if (request.has_load()) released_before_load = released;
+    return Fate::kSend;
+  });
+  server.Hang(false);
+  EXPECT_EQ(filler_.lease.Load(kBlocks - 1, 1, kPatient).status, KV_OK) << client.error();
+  server.SetScript(nullptr);
+  EXPECT_EQ(released_before_load, kBlocks - 1);
+}
+
+TEST_F(UntoldTest, AWindowGivenBackIsToldWithoutACall) {
+  ASSERT_NO_FATAL_FAILURE(FillQueue());
+  std::atomic<uint32_t> released{0};
+  server.SetScript([&](const Server::Request& request, Server::Answer*) {
+    if (request.has_release()) released += request.release().count();
+    return Fate::kSend;
+  });
+  server.Hang(false);
+  for (int i = 0; i < 20'000 && released < kBlocks - 1; ++i) ::usleep(500);
+  EXPECT_EQ(released, kBlocks - 1);
+  server.SetScript(nullptr);
+}
+
+TEST_F(UntoldTest, LateSlotsAreHandedBackWhenTheDaemonTakesIt) {
+  const std::vector<Key> keys = Chain(2, 5000);
+  std::vector<kv_slot> slots(2);
+  Doom([](const Server::Request& request) { return request.has_reserve() && request.reserve().keys().size() == 64; },
+       Fate::kHold);
+  ASSERT_EQ(client.Reserve({.ns = ns, .keys = keys}, slots, kShort), KV_UNAVAILABLE);
+  ASSERT_NO_FATAL_FAILURE(FillQueue());
+  ASSERT_EQ(server.filling_slots(), 2u);
+  server.ReleaseHeld();
+  client.Poll(0);  // whoever reads it, it has been read now
+  server.Hang(false);
+  for (int i = 0; i < 20'000 && server.filling_slots() > 0; ++i) ::usleep(500);
+  EXPECT_EQ(server.filling_slots(), 0u) << "they stay charged until the session ends";
+}
+
+TEST_F(UntoldTest, AClosedNamespaceIsToldBeforeItIsOpenedAgain) {
+  ASSERT_NO_FATAL_FAILURE(FillQueue());
+  ASSERT_EQ(client.CloseNamespace(ns), KV_OK);
+  std::vector<std::string> order;
+  server.SetScript([&](const Server::Request& request, Server::Answer*) {
+    if (request.has_close_namespace()) order.emplace_back("close");
+    if (request.has_open_namespace()) order.emplace_back("open");
+    return Fate::kSend;
+  });
+  server.Hang(false);
+  EXPECT_EQ(client.OpenNamespace(Digest{1}, kLayout, kPatient).status, KV_OK) << client.error();
+  server.SetScript(nullptr);
+  EXPECT_THAT(order, ::testing::ElementsAre("close", "open"));
+}
+
+TEST_F(UntoldTest, ADaemonThatTakesNothingIsGivenUpBeforeWhatItIsToHearGrowsWithoutEnd) {
+  Store(Chain(2), 1);
+  std::vector<Client::Found> windows;
+  for (size_t i = 0; i <= kUntoldFramesMax; ++i) windows.push_back(client.Lookup(ns, Chain(2), 0, kPatient));
+  ASSERT_NO_FATAL_FAILURE(FillQueue());
+  for (Client::Found& window : windows) window.lease.ReleaseFront(1);
+  EXPECT_FALSE(client.connected());
+  server.Hang(false);
+  EXPECT_EQ(LookupUntilConnected(Chain(2)), KV_OK);
 }
 
 TEST_F(DaemonFaultsTest, UnreadRequestsEndAtTheDeadlineToo) {

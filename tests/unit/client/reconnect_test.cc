@@ -28,6 +28,12 @@ bool IsReadable(const void* data) {
 
 class ReconnectTest : public ClientFixture {
  protected:
+  static uint8_t ByteAt(const void* data) { return *static_cast<const volatile uint8_t*>(data); }
+  // The client is not called meanwhile.
+  static bool BecomesZero(const void* data) {
+    for (int i = 0; i < 20'000 && ByteAt(data) != 0; ++i) ::usleep(500);
+    return ByteAt(data) == 0;
+  }
   void Restart() {
     server.Kill();
     server.Start();
@@ -85,6 +91,44 @@ TEST_F(ReconnectTest, DeadDaemonsBytesStayWhileTheyAreRead) {
   for (int i = 0; i < 20'000 && *const_cast<const volatile uint8_t*>(bytes) != 0; ++i) ::usleep(500);
   EXPECT_EQ(*bytes, 0);
   *const_cast<uint8_t*>(bytes) = 1;
+}
+
+TEST_F(ReconnectTest, ADeadDaemonsMemoryGoesBackWithoutACall) {
+  Store(Chain(1), 0x42);
+  const void* const data = client.Lookup(ns, Chain(1), 0, kPatient).lease.blocks()[0].data;
+  ASSERT_EQ(ByteAt(data), 0x42);
+  server.Kill();
+  EXPECT_TRUE(BecomesZero(data)) << "an idle program keeps memory that nobody is charged for";
+}
+
+TEST_F(ReconnectTest, ADeadDaemonsMemoryGoesBackWithTheLastLeaseOnIt) {
+  Store(Chain(2), 0x42);
+  Client::Found first = client.Lookup(ns, Chain(2), 0, kPatient);
+  Client::Found last = client.Lookup(ns, Chain(2), 0, kPatient);
+  const void* const data = last.lease.blocks()[0].data;
+  server.Kill();
+  for (int i = 0; i < 20'000 && client.connected(); ++i) ::usleep(500);
+  ASSERT_FALSE(client.connected());
+  first.lease.Release();
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(ByteAt(data), 0x42) << "a lease reads it still";
+    ::usleep(1000);
+  }
+  EXPECT_TRUE(last.lease.Valid(0));
+  last.lease.Release();
+  EXPECT_TRUE(BecomesZero(data));
+}
+
+TEST_F(ReconnectTest, MemoryThatWasLetGoOfIsMappedAgainWhereTheDaemonLives) {
+  Store(Chain(1), 0x42);
+  const void* const data = client.Lookup(ns, Chain(1), 0, kPatient).lease.blocks()[0].data;
+  server.CutConnections();
+  ASSERT_TRUE(BecomesZero(data));
+  ASSERT_EQ(LookupUntilConnected(Chain(1)), KV_OK);
+  const Client::Found after = client.Lookup(ns, Chain(1), 0, kPatient);
+  ASSERT_EQ(after.matched, 1u);
+  EXPECT_EQ(ByteAt(after.lease.blocks()[0].data), 0x42);
+  EXPECT_TRUE(after.lease.Valid(0));
 }
 
 TEST_F(ReconnectTest, LeasesOnManyDeadDaemonsDoNotKeepAllTheirMemory) {

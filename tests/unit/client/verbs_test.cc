@@ -286,6 +286,26 @@ TEST_F(VerbsTest, ReleaseFromTheFrontKeepsTheRest) {
   EXPECT_THAT(counts, ElementsAre(1u, 0u));
 }
 
+TEST_F(VerbsTest, ABorrowedLeaseEndsWithTheLastBlockThatWasBorrowed) {
+  Store(Chain(4));
+  const Client::Found owner = client.Lookup(ns, Chain(4), 0, kPatient);
+  const auto borrow = [&] {
+    kv_lease* borrowed = nullptr;
+    EXPECT_EQ(kv_borrow(client.get(), ns, kv_lease_id(owner.lease.get()), 1, 3, &borrowed, kPatient), KV_OK);
+    return Lease(client.get(), borrowed);
+  };
+  for (const std::vector<uint32_t>& parts :
+       std::vector<std::vector<uint32_t>>{{1, 2}, {3}, {UINT32_MAX}, {1, UINT32_MAX}}) {
+    Lease borrowed = borrow();
+    for (const uint32_t part : parts) {
+      EXPECT_TRUE(borrowed);
+      borrowed.ReleaseFront(part);
+    }
+    ASSERT_FALSE(borrowed) << "the library has freed it";
+  }
+  EXPECT_TRUE(owner.lease.Valid(0));
+}
+
 TEST_F(VerbsTest, ReclaimedSlotIsNoLongerValid) {
   Store(Chain(1));
   const Client::Found found = client.Lookup(ns, Chain(1), 0, kPatient);
