@@ -228,7 +228,8 @@ inline constexpr int64_t kAdminAnswerMs = 5000;          // a question to the lo
 inline constexpr int64_t kAdminLongAnswerMs =
     600'000;                                        // Drop, Drain, CheckInvariants: zeroing a full disk takes minutes
 inline constexpr int64_t kAdminStopMs = 1000;       // calls under way at exit are cut off after this
-inline constexpr int64_t kDrainDeadlineMs = 5000;   // SIGTERM to exit; a supervisor's patience starts at 10 s
+inline constexpr int64_t kDrainDeadlineMs = 5000;   // SIGTERM to the end of the loop
+inline constexpr int64_t kExitDeadlineMs = 8000;    // SIGTERM to exit; a supervisor's patience starts at 10 s
 inline constexpr int64_t kQuietPollMs = 5;          // at exit: how often the last callbacks are looked for
 inline constexpr unsigned kSelfCheckSeconds = 120;  // a check of the books in a copy of the process; then it is killed
 inline constexpr size_t kSelfCheckTextMax = 4096;   // of what a failed check printed
@@ -257,6 +258,7 @@ static_assert(2 * kRingEntries > 2 * kRingPartsMax);
 static_assert(kNvmeBytesMin >= 4 * kSegmentMinBytes);
 static_assert(kDisksMax * kNvmeBytesMin <= kNvmeBytesMax);
 static_assert(kAuditDoorQueueMax < kAuditQueueMax);
+static_assert(kDrainDeadlineMs + 2 * kAdminStopMs <= kExitDeadlineMs);  // closing what does not hang is done by then
 static_assert(2 * kTokenBytesMax < kFrameBytesMax);
 static_assert(kUnidentifiedMax >= 4 * kAcceptsPerWakeMax && kUnidentifiedMax < kSessionsMax);
 static_assert(kLeaseMsDefault >= kLeaseMsMin && kLeaseMsDefault <= kLeaseMsMax);
