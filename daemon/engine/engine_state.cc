@@ -65,7 +65,7 @@ TenantState& EngineState::AddTenant(const std::string& name, const tier::OwnerUi
   made->rules.name = name;
   made->stats.name = name;
   auto orders = policy::NewTenantOrders(options.eviction, devices.nvme == nullptr ? 1 : devices.nvme->map().disks());
-  KV_CHECK(orders.ok());  // the configuration was validated against the same names
+  KV_CHECK(orders.ok());  // the configuration allows kEvictionNames alone
   made->orders = *std::move(orders);
   tenants.push_back(std::move(made));
   return *tenants.back();
