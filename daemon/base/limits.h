@@ -117,7 +117,7 @@ inline constexpr uint16_t kHoldsPerBlockMax = 0xffff;      // leases or holds of
 inline constexpr uint8_t kReadErrorsPerBlockMax =
     3;  // of the device, in a row: then the block is given up, for its place may never be read again
 inline constexpr uint32_t kDropStuckTicks =
-    300;  // without a block of a drop taking its zeros: its tenant, shut out meanwhile, waits no longer for the disk
+    300;  // without a block of a drop being erased: its tenant, shut out meanwhile, waits no longer
 inline constexpr size_t kPromotionsPerTenantMax = 1024;        // NVMe reads under way
 inline constexpr int64_t kPinMsMax = 30LL * 24 * 3600 * 1000;  // a pin may last 30 days
 inline constexpr uint32_t kEmptyTicksMax = 10;  // an empty extent idle this long goes back: a second of hysteresis
@@ -138,6 +138,8 @@ inline constexpr size_t kLeavingProbesMax = 64;         // extents looked at for
 inline constexpr uint32_t kFillTicksMax = 100;          // a fill in an extent that has to be emptied, beside an older
                                                         // copy on NVMe, or that no rank is at, ends after 10 s, as a
                                                         // lease does
+inline constexpr uint32_t kSlotRestTicks = 20;          // a slot whose fill was cut short is nobody's for two seconds:
+                                                        // who wrote it has ended by then, or learnt of it
 inline constexpr uint32_t kLoadTicksFree = 100;         // a Load keeps its blocks for so long, as a lease does: then as
                                                         // long as a lease of them would be renewed
 inline constexpr uint32_t kVictimProbesMax = 4096;      // leased candidates passed over before a search gives up
