@@ -16,20 +16,6 @@ enum class BlockState : uint8_t {
   kCommitted = 3,  // visible
 };
 
-constexpr const char* BlockStateName(BlockState state) {
-  switch (state) {
-    case BlockState::kGone:
-      return "gone";
-    case BlockState::kReserved:
-      return "reserved";
-    case BlockState::kFilling:
-      return "filling";
-    case BlockState::kCommitted:
-      return "committed";
-  }
-  return "?";
-}
-
 // The one table of legal moves.
 constexpr bool MayBecome(BlockState from, BlockState to) {
   switch (from) {
