@@ -9,12 +9,6 @@
 #include "daemon/base/log.h"
 
 namespace kvartal::process {
-namespace {
-
-constexpr int64_t kNsPerMs = 1'000'000;
-
-}  // namespace
-
 void EndWithout(const std::string& what) {
   Log(LogLevel::kWarning, "node", "going down without waiting any longer for ", what);
   std::_Exit(EXIT_SUCCESS);

@@ -17,7 +17,6 @@
 namespace kvartal::process {
 namespace {
 
-constexpr int64_t kNsPerMs = 1'000'000;
 constexpr int kExitForced = 1;
 
 const char* NotifySocket() { return std::getenv("NOTIFY_SOCKET"); }

@@ -15,8 +15,6 @@
 namespace kvartal::process {
 namespace {
 
-constexpr int64_t kNsPerMs = 1'000'000;
-
 uint64_t UptimeMs(const NodeParts& parts) {
   return static_cast<uint64_t>((parts.clock->MonotonicNs() - parts.started_ns) / kNsPerMs);
 }
