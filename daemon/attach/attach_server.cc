@@ -15,8 +15,6 @@ namespace {
 
 using Code = v1::Error;
 
-constexpr int64_t kNsPerMs = 1'000'000;
-
 }  // namespace
 
 AttachServer::AttachServer(const AttachOptions& options, EventLoop* loop, const Clock* clock,
@@ -379,8 +377,8 @@ void AttachServer::ExpireLeases() {
   uint32_t left = kLeaseTickWorkMax;
   const auto expire = [&](EngineGroup& group, uint32_t blocks_max) {
     counters_.leases_expired += group.leases.Expire(now_ns);
-    left -= group.leases.GiveBack(blocks_max,
-                                  [this](std::span<const engine::Hold> blocks) { engine_->Release(blocks); });
+    left -=
+        group.leases.GiveBack(blocks_max, [this](std::span<const engine::Hold> blocks) { engine_->Release(blocks); });
   };
   // Its share to each, then the rest to whoever needs it: the thousands of one group must not hold up another's few.
   const uint32_t share = kLeaseTickWorkMax / static_cast<uint32_t>(groups_.size());

@@ -14,7 +14,6 @@ namespace {
 
 using Code = v1::Error;
 
-constexpr int64_t kNsPerMs = 1'000'000;
 constexpr int64_t kMsPerSecond = 1000;
 
 }  // namespace

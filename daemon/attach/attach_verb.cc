@@ -16,7 +16,6 @@ namespace {
 using Code = v1::Error;
 
 constexpr uint32_t kProtocolVersion = 1;
-constexpr int64_t kNsPerMs = 1'000'000;
 constexpr int64_t kLogGapNs = 1'000'000'000;  // one line a reason a second: a storm must not fill the log
 constexpr size_t kGroupHexBytes = 4;
 

@@ -91,10 +91,10 @@ class LeaseTable {
 
   uint64_t* const last_serial_;
   const int64_t lease_ns_;
-  std::vector<Lease> slots_;    // low bits of an id name its slot
-  std::vector<uint32_t> free_;  // last in, first out: a steady client uses one warm slot
+  std::vector<Lease> slots_;     // low bits of an id name its slot
+  std::vector<uint32_t> free_;   // last in, first out: a steady client uses one warm slot
   std::vector<uint32_t> owing_;  // slots of leases with released positions that are to be given back, each once
-  uint32_t oldest_ = kNowhere;  // all leases last equally long, so this list is in the order of expiry
+  uint32_t oldest_ = kNowhere;   // all leases last equally long, so this list is in the order of expiry
   uint32_t newest_ = kNowhere;
   uint32_t leases_ = 0;
   uint32_t leased_blocks_ = 0;  // not released

@@ -28,9 +28,7 @@ void FillPlaces(const Blocks& blocks, Offsets* offsets, Generations* generations
 RequestPath::RequestPath(Parts parts) : parts_(std::move(parts)) { places_.reserve(kKeysPerFrameMax); }
 
 void RequestPath::GiveBack(Session* session) {
-  const auto& released = parts_.codec->frame().released();
-  if (released.empty()) return;
-  for (const uint64_t lease : released) ReleaseLease(session, lease, 0);
+  for (const uint64_t lease : parts_.codec->frame().released()) ReleaseLease(session, lease, 0);
   GiveBackOf(session->group);
 }
 
@@ -287,17 +285,14 @@ void RequestPath::GiveBackOf(EngineGroup* group) {
   Charge(group->leases.GiveBack(kGivenBackPerTurnMax,
                                 [this](std::span<const engine::Hold> blocks) { parts_.engine->Release(blocks); }));
   if (!group->leases.owes()) return;
-  owing_.push_back(group->id);
+  owing_ = true;
   parts_.unfinished();
 }
 
 void RequestPath::GiveBackOwed() {
-  std::vector<GroupId> owing;
-  owing.swap(owing_);
-  std::sort(owing.begin(), owing.end());
-  owing.erase(std::unique(owing.begin(), owing.end()), owing.end());
-  for (const GroupId id : owing) {
-    if (EngineGroup* group = parts_.groups->Find(id); group != nullptr) GiveBackOf(group);
+  if (!std::exchange(owing_, false)) return;
+  for (const auto& [id, group] : parts_.groups->all()) {
+    if (group->leases.owes()) GiveBackOf(group.get());
   }
 }
 

@@ -101,7 +101,7 @@ class RequestPath {
   std::vector<engine::BlockPlace> places_;  // reused by every Lookup
   std::string outcomes_;                    // reused by every Commit
   std::vector<Orphan> orphans_;
-  std::vector<GroupId> owing_;
+  bool owing_ = false;  // some group has released more than was given back
 };
 
 }  // namespace kvartal::attach

@@ -28,7 +28,6 @@ void Session::Identify(token::PodClaims pod, Attestation who, int64_t until_ns) 
 }
 
 uint64_t Session::IdentityMs(int64_t now_ns) const {
-  constexpr int64_t kNsPerMs = 1'000'000;
   if (identity_until_ns_ == 0) return 0;
   return static_cast<uint64_t>(std::max<int64_t>(1, (identity_until_ns_ - now_ns) / kNsPerMs));
 }

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "daemon/base/units.h"
+
 namespace kvartal {
 
 class Clock {
@@ -25,12 +27,12 @@ class ManualClock : public Clock {
   int64_t MonotonicNs() const override { return now_ns_; }
   int64_t WallMs() const override { return wall_ms_; }
   void AdvanceMs(int64_t ms) {
-    now_ns_ += ms * 1'000'000;
+    now_ns_ += ms * kNsPerMs;
     wall_ms_ += ms;
   }
 
  private:
-  int64_t now_ns_ = 1'000'000'000;
+  int64_t now_ns_ = kNsPerSecond;
   int64_t wall_ms_ = 1'700'000'000'000;
 };
 

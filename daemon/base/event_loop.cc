@@ -13,7 +13,6 @@
 namespace kvartal {
 namespace {
 constexpr int kEventsPerWait = 256;
-constexpr int64_t kNsPerMs = 1'000'000;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<EventLoop>> EventLoop::Create(const Clock* clock) {

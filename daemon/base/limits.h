@@ -117,7 +117,7 @@ inline constexpr uint16_t kHoldsPerBlockMax = 0xffff;      // leases or holds of
 inline constexpr uint8_t kReadErrorsPerBlockMax =
     3;  // of the device, in a row: then the block is given up, for its place may never be read again
 inline constexpr uint32_t kDropStuckTicks =
-    300;  // without a block of a drop taking its zeros: its tenant, shut out meanwhile, waits no longer for the disk
+    300;  // without a block of a drop being erased: its tenant, shut out meanwhile, waits no longer
 inline constexpr size_t kPromotionsPerTenantMax = 1024;        // NVMe reads under way
 inline constexpr int64_t kPinMsMax = 30LL * 24 * 3600 * 1000;  // a pin may last 30 days
 inline constexpr uint32_t kEmptyTicksMax = 10;  // an empty extent idle this long goes back: a second of hysteresis
@@ -138,11 +138,13 @@ inline constexpr size_t kLeavingProbesMax = 64;         // extents looked at for
 inline constexpr uint32_t kFillTicksMax = 100;          // a fill in an extent that has to be emptied, beside an older
                                                         // copy on NVMe, or that no rank is at, ends after 10 s, as a
                                                         // lease does
+inline constexpr uint32_t kSlotRestTicks = 20;          // a slot whose fill was cut short is nobody's for two seconds:
+                                                        // who wrote it has ended by then, or learnt of it
 inline constexpr uint32_t kLoadTicksFree = 100;         // a Load keeps its blocks for so long, as a lease does: then as
                                                         // long as a lease of them would be renewed
 inline constexpr uint32_t kVictimProbesMax = 4096;      // leased candidates passed over before a search gives up
-inline constexpr uint32_t kSparedPerTickMax = 1u << 16;  // blocks of a tenant that its searches for room pass over, in a
-                                                         // tick, because the request they are for has used them
+inline constexpr uint32_t kSparedPerTickMax = 65536;    // blocks of a tenant that its searches for room pass over in a
+                                                        // tick, because the request they are for has used them
 
 // --- index
 inline constexpr uint32_t kIndexEntriesMax = 0xffff'fff0;  // an EntryId is 32 bits and None is its largest value
@@ -176,7 +178,7 @@ inline constexpr uint64_t kPositionsPerWakeMax = 1u << 16;  // or after so many 
                                                             // lookups. A Hint or Pin of more is refused
 inline constexpr int64_t kLeaseFreshParts = 8;  // a lease renewed within this part of its time is not looked through
                                                 // again: the frames of a long chain come one after another
-inline constexpr uint32_t kLeaseTickWorkMax = 8192;  // blocks of ended leases given back a tick, all groups together
+inline constexpr uint32_t kLeaseTickWorkMax = 8192;     // blocks of ended leases given back a tick, all groups together
 inline constexpr uint32_t kGivenBackPerTurnMax = 8192;  // blocks given back at once of what a group releases, or leaves
                                                         // when it ends: a few milliseconds of the loop
 
@@ -232,7 +234,8 @@ inline constexpr int64_t kAdminAnswerMs = 5000;          // a question to the lo
 inline constexpr int64_t kAdminLongAnswerMs =
     600'000;                                        // Drop, Drain, CheckInvariants: zeroing a full disk takes minutes
 inline constexpr int64_t kAdminStopMs = 1000;       // calls under way at exit are cut off after this
-inline constexpr int64_t kDrainDeadlineMs = 5000;   // SIGTERM to exit; a supervisor's patience starts at 10 s
+inline constexpr int64_t kDrainDeadlineMs = 5000;   // SIGTERM to the end of the loop
+inline constexpr int64_t kExitDeadlineMs = 8000;    // SIGTERM to exit; a supervisor's patience starts at 10 s
 inline constexpr int64_t kQuietPollMs = 5;          // at exit: how often the last callbacks are looked for
 inline constexpr unsigned kSelfCheckSeconds = 120;  // a check of the books in a copy of the process; then it is killed
 inline constexpr size_t kSelfCheckTextMax = 4096;   // of what a failed check printed
@@ -261,6 +264,7 @@ static_assert(2 * kRingEntries > 2 * kRingPartsMax);
 static_assert(kNvmeBytesMin >= 4 * kSegmentMinBytes);
 static_assert(kDisksMax * kNvmeBytesMin <= kNvmeBytesMax);
 static_assert(kAuditDoorQueueMax < kAuditQueueMax);
+static_assert(kDrainDeadlineMs + 2 * kAdminStopMs <= kExitDeadlineMs);  // closing what does not hang is done by then
 static_assert(2 * kTokenBytesMax < kFrameBytesMax);
 static_assert(kUnidentifiedMax >= 4 * kAcceptsPerWakeMax && kUnidentifiedMax < kSessionsMax);
 static_assert(kLeaseMsDefault >= kLeaseMsMin && kLeaseMsDefault <= kLeaseMsMax);

@@ -11,24 +11,10 @@ namespace kvartal {
 
 enum class BlockState : uint8_t {
   kGone = 0,       // no copy anywhere; the entry may stay as a placeholder while it has children
-  kReserved = 1,   // charged, waiting for memory; nobody can see it
+  kReserved = 1,   // waits for memory, which is charged when it gets it; nobody can see it
   kFilling = 2,    // a group writes it; only that group can see it
   kCommitted = 3,  // visible
 };
-
-constexpr const char* BlockStateName(BlockState state) {
-  switch (state) {
-    case BlockState::kGone:
-      return "gone";
-    case BlockState::kReserved:
-      return "reserved";
-    case BlockState::kFilling:
-      return "filling";
-    case BlockState::kCommitted:
-      return "committed";
-  }
-  return "?";
-}
 
 // The one table of legal moves.
 constexpr bool MayBecome(BlockState from, BlockState to) {

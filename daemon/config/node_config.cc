@@ -10,6 +10,7 @@
 #include "crds/field_reader.h"
 #include "crds/yaml_reader.h"
 #include "daemon/base/limits.h"
+#include "daemon/policy/eviction_names.h"
 
 namespace kvartal::config {
 namespace {
@@ -216,7 +217,7 @@ void ConfigReader::ReadPolicySource() {
 }
 
 void ConfigReader::ReadRest() {
-  config_.eviction = root_.OneOf("eviction", kEvictionNames).value_or(config_.eviction);
+  config_.eviction = root_.OneOf("eviction", policy::kEvictionNames).value_or(config_.eviction);
   ReadMetricsAddress();
   if (!root_.IsEmptyText("auditLog")) config_.audit_log = PathAt(root_, "auditLog");
   config_.log_level = root_.OneOf("logLevel", kLogLevels).value_or(config_.log_level);

@@ -13,9 +13,6 @@
 
 namespace kvartal::config {
 
-// What `eviction` may name: the orders policy::NewTenantOrders makes.
-inline constexpr std::array<std::string_view, 2> kEvictionNames = {"lru", "lhd"};
-
 // What `nvme[].io` may name. auto: io_uring, or a pool of threads where that cannot be.
 inline constexpr std::array<std::string_view, 3> kIoNames = {"auto", "uring", "pool"};
 
@@ -65,8 +62,8 @@ struct NodeConfig {
   uint64_t dram_bytes = 0;
   std::vector<NvmeConfig> nvme;  // the disks of the tier; at most kDisksMax, kNvmeBytesMax together
   std::string nvme_key_file;     // keys for tenants whose blocks are encrypted on NVMe; "": none may be
-  std::string eviction = "lru";
-  std::string policy_dir;  // folder of TenantKVPolicy / KVNodePool manifests, or
+  std::string eviction = "lru";  // of policy::kEvictionNames
+  std::string policy_dir;        // folder of TenantKVPolicy / KVNodePool manifests, or
   std::optional<PolicyStreamConfig> policy_stream;
   std::string node_name;        // in the cluster; from the command line, not from the file
   std::string metrics_address;  // "127.0.0.1:9400", "" = off

@@ -58,7 +58,7 @@ class StreamFeed final : public PolicyFeed {
   void TellGonePods();
   void OnEnd(const absl::Status& why);
   sync::v1::NodeMessage Hello() const;
-  int64_t NowMs() const { return clock_->MonotonicNs() / 1'000'000; }
+  int64_t NowMs() const { return clock_->MonotonicNs() / kNsPerMs; }
 
   const StreamFeedOptions options_;
   const policy::NodeCapacity configured_;

@@ -17,8 +17,6 @@ namespace {
 
 constexpr uint64_t kWake = UINT64_MAX - 1;  // UINT64_MAX is liburing's own
 constexpr uint64_t kCancel = UINT64_MAX - 2;
-constexpr int64_t kNsPerMs = 1'000'000;
-constexpr int64_t kNsPerSecond = 1'000'000'000;
 
 }  // namespace
 

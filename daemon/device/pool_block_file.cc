@@ -12,7 +12,7 @@ namespace kvartal::device {
 PoolBlockFile::PoolBlockFile(DiskFile file, const BlockFileOptions& options, Executor* executor)
     : file_(std::move(file)),
       queue_max_(options.queue_max == 0 ? kDiskQueueMax : options.queue_max),
-      deadline_ns_((options.deadline_ms == 0 ? kIoDeadlineMs : options.deadline_ms) * 1'000'000),
+      deadline_ns_((options.deadline_ms == 0 ? kIoDeadlineMs : options.deadline_ms) * kNsPerMs),
       executor_(executor),
       pending_(std::make_shared<size_t>(0)),
       pool_("disk", options.depth, queue_max_) {}

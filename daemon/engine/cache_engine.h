@@ -225,8 +225,8 @@ class CacheEngine {
 
   // --- people
   // Deletes everything of a tenant, provably: DRAM punched, NVMe zeroed, a tombstone persisted. `done` with bytes
-  // deleted. Unavailable: the disk took no zeros for kDropStuckTicks; what is left goes on being erased, apart from
-  // what the tenant has from then on.
+  // deleted. Unavailable: nothing more could be erased for kDropStuckTicks; what is left goes on being erased, apart
+  // from what the tenant has from then on.
   void DropTenant(TenantId tenant, absl::AnyInvocable<void(absl::StatusOr<uint64_t> bytes)> done);
 
   // --- time

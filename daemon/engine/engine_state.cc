@@ -15,7 +15,7 @@ namespace {
 
 // Ticks start here rather than at 0, so that blocks recovered from before this start have a place on the same axis.
 constexpr uint32_t kTickOrigin = 1u << 30;
-constexpr int64_t kNsPerTick = int64_t{kTickMs} * 1'000'000;
+constexpr int64_t kNsPerTick = int64_t{kTickMs} * kNsPerMs;
 
 tier::OwnerUidHash HashOwner(const std::string& uid) {
   const XXH128_hash_t hash = XXH3_128bits(uid.data(), uid.size());
@@ -65,7 +65,7 @@ TenantState& EngineState::AddTenant(const std::string& name, const tier::OwnerUi
   made->rules.name = name;
   made->stats.name = name;
   auto orders = policy::NewTenantOrders(options.eviction, devices.nvme == nullptr ? 1 : devices.nvme->map().disks());
-  KV_CHECK(orders.ok());  // the configuration was validated against the same names
+  KV_CHECK(orders.ok());  // the configuration allows kEvictionNames alone
   made->orders = *std::move(orders);
   tenants.push_back(std::move(made));
   return *tenants.back();
@@ -329,7 +329,6 @@ bool EngineState::NvmeCopyIsDue(const index::Entry& entry) const {
 }
 
 void EngineState::AdvanceLedger() {
-  constexpr int64_t kNsPerMs = 1'000'000;
   const int64_t elapsed_ms = (devices.clock->MonotonicNs() - advanced_ns_) / kNsPerMs;
   ledger.Advance(static_cast<uint64_t>(elapsed_ms));
   advanced_ns_ += elapsed_ms * kNsPerMs;  // the rest of a millisecond is the next call's

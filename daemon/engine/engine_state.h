@@ -130,11 +130,11 @@ struct TenantState {
   std::array<uint64_t, kTierCount> pinned_bytes{};  // by the tier that keeps them, headers included
   // While those are more than the guarantee: whose pins end, from the back on. Some may have ended by themselves.
   std::array<std::vector<EntryId>, kTierCount> yielding_pins;
-  uint64_t leased_bytes = 0;                        // of blocks that somebody reads in place
-  uint64_t kept_bytes = 0;                          // of those and what is pinned in DRAM: each once
-  bool stuck_on_nvme = false;                       // above its limit there, and what could go is all in use
-  bool stuck_on_entries = false;                    // the same with its entry cap, which ends no pin
-  uint32_t empty_ticks = 0;                         // how long the domain has had empty extents
+  uint64_t leased_bytes = 0;      // of blocks that somebody reads in place
+  uint64_t kept_bytes = 0;        // of those and what is pinned in DRAM: each once
+  bool stuck_on_nvme = false;     // above its limit there, and what could go is all in use
+  bool stuck_on_entries = false;  // the same with its entry cap, which ends no pin
+  uint32_t empty_ticks = 0;       // how long the domain has had empty extents
   bool memory_open = false;
   uint32_t grow_failed_tick = 0;  // when a populate was last refused: not tried again within that tick
   uint32_t spared_tick = 0;       // when a search for room last passed over blocks of the request it was for,

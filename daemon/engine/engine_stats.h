@@ -30,8 +30,6 @@ struct TenantTierStats {
 
   uint64_t evictions() const { return CountOf(policy::IsEviction); }  // copies dropped for space
   uint64_t expirations() const { return CountOf(policy::IsExpiry); }  // copies dropped by TTL or maxAge
-  uint64_t borrowed_bytes() const { return charged_bytes > guarantee_bytes ? charged_bytes - guarantee_bytes : 0; }
-  uint64_t taken_by_others_bytes() const { return drop(policy::DropReason::kTakenByOther).bytes; }
   policy::Tally& drop(policy::DropReason reason) & { return drops[static_cast<size_t>(reason)]; }
   policy::Tally drop(policy::DropReason reason) const& { return drops[static_cast<size_t>(reason)]; }
   policy::Tally& refusal(policy::Refusal reason) { return refusals[static_cast<size_t>(reason)]; }

@@ -70,9 +70,9 @@ void Removal::StandAside(TenantState& tenant) {
   const bool returns = tenant.removed_tick == 0;
   if (returns && !state_.BeginAnew(tenant, absl::StrCat(name, "~erasing-", tenant.removal.erasure))) return;
   const absl::Status late = absl::UnavailableError(
-      absl::StrCat("tenant ", name,
-                   ": the disk takes no zeros now; what is left is served to nobody, and erased when it "
-                   "does: the audit log will have the receipt, of ",
+      absl::StrCat("tenant ", name, ": nothing more could be erased in ", kDropStuckTicks * kTickMs / 1000,
+                   " s, most often because a disk takes no zeros; what is left is served to nobody, and erased when "
+                   "that goes on: the audit log will have the receipt, of ",
                    tenant.stats.name));
   tenant.shut_out_tick = 0;
   if (returns && state_.observer != nullptr) state_.observer->OnBegunAnew(name);

@@ -11,9 +11,6 @@ namespace kvartal::engine {
 using index::Entry;
 using policy::Refusal;
 
-// As long as a lease: who was cut off, or stopped for a moment, has copied its block or learnt of it by then.
-constexpr uint32_t kRestTicks = 2'000 / kTickMs;
-
 // One Reserve under way: walks its keys in order, waits where space has to be made, answers once.
 class StorePath::Operation : public Waiter {
  public:
@@ -299,7 +296,7 @@ bool StorePath::Abort(GroupId group, ReservationId reservation, uint64_t done) {
   const SlotId slot = residency_.Abandon(id);
   if (written) {
     state_.devices.dram->SetHolder(tenant.domain(), slot, EntryId::None());
-    resting_.push_back({tenant.id, slot, state_.NowTick() + kRestTicks});
+    resting_.push_back({tenant.id, slot, state_.NowTick() + kSlotRestTicks});
     ++tenant.resting_slots;
   } else {
     state_.devices.dram->Give(tenant.domain(), slot);

@@ -20,7 +20,7 @@ struct TenantOrders {
   std::array<std::vector<std::unique_ptr<EvictionOrder>>, kTierCount> tiers;
 };
 
-// By its configuration name ("lru", "lhd"). InvalidArgument names what is allowed.
+// `name`: of kEvictionNames. InvalidArgument says which those are.
 absl::StatusOr<TenantOrders> NewTenantOrders(std::string_view name, size_t nvme_disks = 1);
 
 }  // namespace kvartal::policy

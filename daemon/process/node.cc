@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "daemon/base/check.h"
 #include "daemon/base/limits.h"
 #include "daemon/base/log.h"
 #include "daemon/control/readiness.h"
@@ -18,7 +17,6 @@
 namespace kvartal::process {
 namespace {
 
-constexpr int64_t kNsPerMs = 1'000'000;
 constexpr int kExitForced = 1;
 
 const char* NotifySocket() { return std::getenv("NOTIFY_SOCKET"); }
@@ -34,12 +32,6 @@ attach::AttachOptions AttachOptionsOf(const config::NodeConfig& config) {
     options.tokens = {kubernetes->audience, kubernetes->node_name, kubernetes->host_pids};
   }
   return options;
-}
-
-bool Quiet(const engine::EngineStats& stats) {
-  uint64_t reclaiming = 0;
-  for (uint64_t bytes : stats.reclaiming_bytes) reclaiming += bytes;
-  return stats.waiting_reserves + stats.loads_under_way + stats.writes_under_way + reclaiming == 0;
 }
 
 }  // namespace
@@ -58,7 +50,15 @@ absl::StatusOr<std::unique_ptr<Node>> Node::Start(config::NodeConfig config) {
   return node;
 }
 
-Node::~Node() = default;
+// A disk may hang with what nobody waited for: erasures, headers that are read, records. What is destroyed here waits
+// for it, up to the deadline.
+Node::~Node() {
+  token_keys_.reset();
+  attach_.reset();
+  engine_.reset();
+  nvme_.Close([this](const std::string& what) { exit_deadline_.NowAwaits(what); });
+  exit_deadline_.NowAwaits("the audit log, or a folder of policy or keys");
+}
 
 absl::Status Node::CheckDoorsFree() const {
   std::error_code error;
@@ -189,14 +189,12 @@ void Node::Run() {
   }
   loop_->Run();
   signals_.reset();
+  exit_deadline_.NowAwaits("the metrics and the admin socket");
   metrics_.reset();
   admin_.reset();
   attach_->Stop();
-  if (NothingUnderWay()) return;
-  // A disk that does not answer, of blocks, of policy or of the audit log, would hold its thread, and the end of this
-  // process with it, for ever. What is durable is so.
-  Log(LogLevel::kWarning, "node", "going down with reads or writes under way that have not ended");
-  std::_Exit(EXIT_SUCCESS);
+  // Its end would come to parts that are gone.
+  if (const std::string left = UnderWay(); !left.empty()) EndWithout(left);
 }
 
 void Node::Tick() {
@@ -243,6 +241,8 @@ void Node::BeginShutdown() {
   Log(LogLevel::kInfo, "node", "draining");
   stopping_ = true;
   stop_by_ns_ = clock_.MonotonicNs() + kDrainDeadlineMs * kNsPerMs;
+  exit_deadline_.NowAwaits("the loop");
+  exit_deadline_.EndWithin(kExitDeadlineMs);
   (void)control::NotifySupervisor(NotifySocket(), "STOPPING=1");
   policy_->StopWatching();
   attach_->Drain();
@@ -267,15 +267,15 @@ void Node::WhenDrained(absl::AnyInvocable<void(const absl::Status& synced)> then
   });
 }
 
-bool Node::NothingUnderWay() const {
-  const bool reading = policy_->reading() || (token_keys_ != nullptr && token_keys_->reading()) ||
-                       (nvme_keys_ != nullptr && nvme_keys_->reading());
-  return Quiet(engine_->stats()) && !reading && audit_->pending() == 0;
+std::string Node::UnderWay() const {
+  std::string what = UnderWayOf(parts_);
+  if (what.empty() && !waiting_for_drain_.empty()) what = "a sync of the catalog of NVMe";
+  return what;
 }
 
 // Ending the sessions gives memory back; callbacks of that must not outlive the engine they lead to.
 void Node::FinishWhenQuiet() {
-  if (NothingUnderWay() || clock_.MonotonicNs() >= stop_by_ns_) {
+  if (UnderWay().empty() || clock_.MonotonicNs() >= stop_by_ns_) {
     loop_->Stop();
     return;
   }

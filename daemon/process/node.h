@@ -17,6 +17,7 @@
 #include "daemon/control/admin_server.h"
 #include "daemon/device/host_memory.h"
 #include "daemon/engine/cache_engine.h"
+#include "daemon/process/exit_deadline.h"
 #include "daemon/process/node_audit.h"
 #include "daemon/process/node_policy.h"
 #include "daemon/process/node_report.h"
@@ -37,7 +38,8 @@ class Node : private control::AdminBackend {
 
   // Where it listens and what it holds, in one line.
   std::string ReadyLine() const;
-  // Serves until a signal has drained the node. A second signal ends the process at once.
+  // Serves until a signal has drained the node. A second signal ends the process at once; kExitDeadlineMs after the
+  // first one it ends in any case, also while the node is destroyed.
   void Run();
 
  private:
@@ -57,7 +59,7 @@ class Node : private control::AdminBackend {
   void OnSignal(int signal);
   void BeginShutdown();
   void WhenDrained(absl::AnyInvocable<void(const absl::Status& synced)> then);
-  bool NothingUnderWay() const;
+  std::string UnderWay() const;
   void FinishWhenQuiet();
 
   control::NodeView View() override;
@@ -74,6 +76,7 @@ class Node : private control::AdminBackend {
   int64_t stop_by_ns_ = 0;
   std::vector<absl::AnyInvocable<void(const absl::Status& synced)>> waiting_for_drain_;
 
+  ExitDeadline exit_deadline_;
   // Each may use those before it.
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<NodeAudit> audit_;

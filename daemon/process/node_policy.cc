@@ -12,8 +12,6 @@
 namespace kvartal::process {
 namespace {
 
-constexpr int64_t kNsPerMs = 1'000'000;
-
 // As much as a log line may have.
 absl::Status Shortened(const absl::Status& status) {
   return absl::Status(status.code(), crds::FirstFindings({status.message().data(), status.message().size()}));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -13,8 +14,6 @@
 
 namespace kvartal::process {
 namespace {
-
-constexpr int64_t kNsPerMs = 1'000'000;
 
 uint64_t UptimeMs(const NodeParts& parts) {
   return static_cast<uint64_t>((parts.clock->MonotonicNs() - parts.started_ns) / kNsPerMs);
@@ -185,6 +184,28 @@ std::vector<control::TenantUse> UseOf(const engine::CacheEngine& engine) {
     }
   }
   return use;
+}
+
+std::string UnderWayOf(const NodeParts& parts) {
+  const engine::EngineStats stats = parts.engine->stats();
+  std::vector<std::string> what;
+  const auto note = [&](uint64_t count, const std::string& of) {
+    if (count > 0) what.push_back(absl::StrCat(count, " ", of));
+  };
+  note(stats.waiting_reserves, "stores that wait for room");
+  note(stats.loads_under_way, "loads");
+  note(stats.writes_under_way, "writes to NVMe");
+  note(std::accumulate(stats.reclaiming_bytes.begin(), stats.reclaiming_bytes.end(), uint64_t{0}),
+       "bytes of memory on their way back");
+  note(parts.audit->pending(), "events for the audit log");
+  const bool reading = parts.policy->reading() || (parts.token_keys != nullptr && parts.token_keys->reading()) ||
+                       (parts.nvme_keys != nullptr && parts.nvme_keys->reading());
+  if (reading) what.emplace_back("a reading of the policy or of keys");
+  if (what.empty()) return "";
+  for (const NvmeStackDisk& disk : parts.nvme->disks) {
+    if (disk.file != nullptr) note(disk.file->Overdue(), absl::StrCat("late transfers of the disk ", disk.path));
+  }
+  return absl::StrJoin(what, ", ");
 }
 
 telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {

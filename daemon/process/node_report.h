@@ -42,6 +42,9 @@ telemetry::NodeMetrics MetricsOf(const NodeParts& parts);
 // What each tenant of the policy holds, by name.
 std::vector<control::TenantUse> UseOf(const engine::CacheEngine& engine);
 
+// What has to end before the parts can be taken down, in words, with the disks that hold it up; "": nothing.
+std::string UnderWayOf(const NodeParts& parts);
+
 // Resident memory of this process without shared memory, so without the arenas. 0 when the kernel does not tell.
 uint64_t OwnResidentBytes();
 

@@ -8,7 +8,6 @@
 #include "daemon/base/limits.h"
 #include "daemon/base/log.h"
 #include "daemon/device/fair_block_file.h"
-#include "daemon/tier/disk_catalogs.h"
 #include "daemon/tier/nvme_disk.h"
 
 namespace kvartal::process {
@@ -19,6 +18,8 @@ std::optional<device::IoEngine> EngineOf(const config::NvmeConfig& config) {
   if (config.io == "pool") return device::IoEngine::kPool;
   return std::nullopt;
 }
+
+std::string CatalogPath(const std::string& disk_path) { return disk_path + ".catalog"; }
 
 struct OpenDisk {
   NvmeStackDisk stack;
@@ -48,7 +49,7 @@ absl::Status OpenOn(const config::NvmeConfig& config, Executor* executor, const 
     return absl::Status(disk.status().code(), absl::StrCat(config.path, ": ", disk.status().message()));
   }
   tier::CatalogOptions options;
-  options.path = absl::StrCat(config.path, ".catalog");
+  options.path = CatalogPath(config.path);
   options.device_id = (*disk)->device_id();
   KV_ASSIGN_OR_RETURN(out->catalog, tier::OpenRocksCatalog(options, executor));
   out->disk = *std::move(disk);
@@ -76,6 +77,22 @@ absl::StatusOr<OpenDisk> OpenOne(const config::NvmeConfig& config, Executor* exe
 }
 
 }  // namespace
+
+void NvmeStack::Close(absl::FunctionRef<void(const std::string& what)> before) {
+  std::vector<NvmeStackDisk*> present;
+  for (NvmeStackDisk& disk : disks) {
+    if (disk.file != nullptr) present.push_back(&disk);
+  }
+  ciphers.reset();
+  if (catalog != nullptr)
+    catalog->Close([&](size_t disk) { before(absl::StrCat("the catalog ", CatalogPath(present[disk]->path))); });
+  catalog.reset();
+  tier.reset();
+  for (NvmeStackDisk* const disk : present) {
+    before(absl::StrCat("the disk ", disk->path));
+    disk->file.reset();
+  }
+}
 
 uint32_t NvmeStack::absent_disks() const {
   return static_cast<uint32_t>(

@@ -6,12 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/event_loop.h"
 #include "daemon/base/status.h"
 #include "daemon/config/node_config.h"
 #include "daemon/device/block_file.h"
-#include "daemon/tier/nvme_catalog.h"
+#include "daemon/tier/disk_catalogs.h"
 #include "daemon/tier/nvme_tier.h"
 #include "daemon/tier/tenant_ciphers.h"
 
@@ -30,10 +31,13 @@ struct NvmeStackDisk {
 struct NvmeStack {
   std::vector<NvmeStackDisk> disks;      // as they are configured; those with a file are the tier's, in this order
   std::unique_ptr<tier::NvmeTier> tier;  // null: no disk could be opened
-  std::unique_ptr<tier::NvmeCatalog> catalog;
+  std::unique_ptr<tier::DiskCatalogs> catalog;
   std::unique_ptr<tier::TenantCiphers> ciphers;  // on a node that has keys
   // What the disks that are there may be written a second, for them to last; 0: it does not matter.
   uint64_t write_bytes_per_second = 0;
+
+  // Catalogs, then disks: what each accepted ends first. `before` is told what is waited for next.
+  void Close(absl::FunctionRef<void(const std::string& what)> before);
 
   uint32_t absent_disks() const;
   // Of those that are there; false, or the pool, when it is so of one of them.

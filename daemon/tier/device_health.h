@@ -38,7 +38,7 @@ class DeviceHealth {
     const int64_t oldest = error_ms_[(errors_ - count) % kDeviceErrorsOfflineMax];
     return newest - oldest <= kDeviceErrorWindowMs && NowMs() - newest <= kDeviceErrorWindowMs;
   }
-  int64_t NowMs() const { return clock_->MonotonicNs() / 1'000'000; }
+  int64_t NowMs() const { return clock_->MonotonicNs() / kNsPerMs; }
 
   const Clock* const clock_;
   std::array<int64_t, kDeviceErrorsOfflineMax> error_ms_{};  // a ring: the newest errors

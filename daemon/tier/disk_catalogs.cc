@@ -33,6 +33,13 @@ DiskCatalogs::DiskCatalogs(std::vector<std::unique_ptr<NvmeCatalog>> catalogs, D
   JoinErasures();
 }
 
+void DiskCatalogs::Close(absl::FunctionRef<void(size_t disk)> before) {
+  for (size_t disk = 0; disk < catalogs_.size(); ++disk) {
+    before(disk);
+    catalogs_[disk].reset();
+  }
+}
+
 // --- what is of the node: made equal at a start
 
 void DiskCatalogs::JoinTimes() {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "daemon/tier/disk_map.h"
 #include "daemon/tier/nvme_catalog.h"
 
@@ -18,6 +19,8 @@ class DiskCatalogs : public NvmeCatalog {
  public:
   // One a disk of `map`, in its order.
   DiskCatalogs(std::vector<std::unique_ptr<NvmeCatalog>> catalogs, DiskMap map);
+  // One after another: what was accepted is written first. `before` is told which is next, by its disk. The last call.
+  void Close(absl::FunctionRef<void(size_t disk)> before);
 
   bool Put(const CatalogRecord& record, absl::AnyInvocable<void(absl::Status)> done) override;
   void Delete(SlotId slot) override;
@@ -46,7 +49,7 @@ class DiskCatalogs : public NvmeCatalog {
   void JoinSalts();
   void JoinErasures();
 
-  const std::vector<std::unique_ptr<NvmeCatalog>> catalogs_;
+  std::vector<std::unique_ptr<NvmeCatalog>> catalogs_;
   const DiskMap map_;
   // As of this open, of all of them.
   int64_t kept_time_ms_ = 0;

@@ -51,7 +51,6 @@ class SegmentTable {
   std::optional<uint32_t> SegmentOf(SlotId slot) const;
   // 0: no size, the segment is empty.
   uint32_t PayloadBytesOf(uint32_t segment) const { return segments_[segment].payload_bytes; }
-  uint32_t UsedSlotsOf(uint32_t segment) const { return segments_[segment].used; }
   uint64_t HeaderOffsetOf(uint32_t segment) const { return first_byte_ + segment * segment_bytes_; }
   uint32_t SlotsOf(uint32_t segment, uint32_t payload_bytes) const;
   SlotId SlotAt(uint32_t segment, uint32_t payload_bytes, uint32_t index) const;

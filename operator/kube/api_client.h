@@ -99,7 +99,7 @@ class ApiClient {
   void OnLines(CallId id, const RunningPtr& running, std::string_view bytes);
   void OnEnd(CallId id, const absl::Status& status);
   void End(CallId id, ApiError error, nlohmann::json body = nullptr);
-  int64_t NowMs() const { return clock_->MonotonicNs() / 1'000'000; }
+  int64_t NowMs() const { return clock_->MonotonicNs() / kNsPerMs; }
   RunningPtr Find(CallId id) const;
 
   HttpTransport* const transport_;

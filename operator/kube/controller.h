@@ -48,7 +48,7 @@ class Controller {
   void Pump();
   void OnFinish(const std::string& key, ReconcileResult result);
   void EndStop();
-  int64_t NowMs() const { return clock_->MonotonicNs() / 1'000'000; }
+  int64_t NowMs() const { return clock_->MonotonicNs() / kNsPerMs; }
 
   EventLoop* const loop_;
   const Clock* const clock_;

@@ -53,7 +53,7 @@ EventRecorder::Told& EventRecorder::ToldOf(Subject* subject, const std::string& 
 
 void EventRecorder::Tell(const nlohmann::json& object, const std::string& type, const std::string& reason,
                          const std::string& message) {
-  const int64_t now_ms = clock_->MonotonicNs() / 1'000'000;
+  const int64_t now_ms = clock_->MonotonicNs() / kNsPerMs;
   Subject& subject = SubjectOf(TextAt(object, {"metadata", "uid"}));
   if (subject.turns.TakeMs(now_ms) > 0) {
     subject.turns.GiveBack();

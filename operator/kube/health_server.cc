@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Create(const std::st
   const absl::Status opened = Caught([&] {
     server->listener_ = std::make_unique<Listener>(absl::StrCat("http://", address));
     server->listener_->http.support(web::http::methods::GET, [clock, health](const web::http::http_request& request) {
-      const HealthAnswer answer = health->Answer(request.request_uri().path(), clock->MonotonicNs() / 1'000'000);
+      const HealthAnswer answer = health->Answer(request.request_uri().path(), clock->MonotonicNs() / kNsPerMs);
       // A peer that is gone makes the answer fail, and that is nobody's concern.
       request.reply(static_cast<web::http::status_code>(answer.status), answer.text, "text/plain; version=0.0.4")
           .then([](const pplx::task<void>& sent) { (void)Caught([&] { sent.get(); }); });
@@ -43,7 +43,7 @@ HealthServer::~HealthServer() {
 }
 
 void HealthServer::Beat() {
-  health_->Beat(clock_->MonotonicNs() / 1'000'000);
+  health_->Beat(clock_->MonotonicNs() / kNsPerMs);
   timer_ = loop_->RunAfterMs(kHealthBeatMs, [this] { Beat(); });
 }
 

@@ -36,7 +36,7 @@ class LeaseElector {
   void OnAnswer(const ApiError& error, const nlohmann::json& lease);
   void Watch();
   void Stop();
-  int64_t NowMs() const { return clock_->MonotonicNs() / 1'000'000; }
+  int64_t NowMs() const { return clock_->MonotonicNs() / kNsPerMs; }
 
   ApiClient* const client_;
   EventLoop* const loop_;

@@ -51,7 +51,7 @@ class Reflector {
   void SendWatch(const NextRequest& next);
   std::string Selector() const;
   void NoteError(const char* what, const ApiError& error);
-  int64_t NowMs() const { return clock_->MonotonicNs() / 1'000'000; }
+  int64_t NowMs() const { return clock_->MonotonicNs() / kNsPerMs; }
 
   ApiClient* const client_;
   EventLoop* const loop_;

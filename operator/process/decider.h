@@ -50,7 +50,7 @@ class Decider {
   void GiveNodes(const reconcile::ClusterState& state);
   // Those that are new, or others than before.
   std::vector<kube::ObjectKey> JudgedPools(const std::map<std::string, reconcile::PoolVerdict>& before);
-  int64_t NowMs() const { return clock_->MonotonicNs() / 1'000'000; }
+  int64_t NowMs() const { return clock_->MonotonicNs() / kNsPerMs; }
 
   const ClusterWatch* const watch_;
   EventLoop* const loop_;

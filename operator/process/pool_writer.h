@@ -38,7 +38,7 @@ class PoolWriter {
   void Apply(const std::string& name, const nlohmann::json& status, Finish finish);
   // False, and comes here again, when `since_ms` is not so long ago.
   bool IsDue(const std::string& name, int64_t since_ms, int64_t interval_ms);
-  int64_t NowMs() const { return clock_->MonotonicNs() / 1'000'000; }
+  int64_t NowMs() const { return clock_->MonotonicNs() / kNsPerMs; }
 
   kube::ApiClient* const client_;
   const Clock* const clock_;

@@ -51,7 +51,7 @@ class StatusWriter {
   void Apply(const kube::ObjectKey& key, const Object& object, const nlohmann::json& status, Finish finish);
   void TellEvents(const nlohmann::json& before, const nlohmann::json& after);
   bool SomeAreOnTheirWayBack() const;
-  int64_t NowMs() const { return clock_->MonotonicNs() / 1'000'000; }
+  int64_t NowMs() const { return clock_->MonotonicNs() / kNsPerMs; }
 
   kube::ApiClient* const client_;
   const Clock* const clock_;

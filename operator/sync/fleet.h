@@ -100,7 +100,7 @@ class Fleet {
   // Behind those that wait already.
   void TellPodsOrWait(Node* node);
   SharedMessage DeltaFor(const Node& node);
-  int64_t NowMs() const { return clock_->MonotonicNs() / 1'000'000; }
+  int64_t NowMs() const { return clock_->MonotonicNs() / kNsPerMs; }
 
   const Clock* const clock_;
   const Sink sink_;

@@ -15,6 +15,7 @@
 #include "client/libkvartal/kvartal.hpp"
 #include "daemon/base/units.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/stopped_threads.h"
 
 namespace kvartal::testing {
 namespace {
@@ -50,6 +51,7 @@ class DaemonDropTest : public ::testing::Test {
   static DaemonOptions TwoTenants() {
     DaemonOptions options;
     options.nvme_size = "64Mi";
+    options.nvme_io = "pool";
     options.more_config = "auditLog: audit.jsonl\n";
     options.doors = {"red", "blue"};
     options.manifests =
@@ -194,6 +196,30 @@ TEST_F(DaemonDropTest, ErasesATenantAtWorkAndNobodyElse) {
   Store(late_red, keys, 'n');
   ExpectStored(late_red, keys, 'n');
   EXPECT_EQ(daemon_.Ctl({"doctor"}).exit_code, 0);
+}
+
+// What is being erased is owed: a daemon that is told to end does not wait for the disk, and the next one erases it.
+TEST_F(DaemonDropTest, AnErasureThatHangsDoesNotHoldUpTheEndAndIsFinishedByTheNextDaemon) {
+  Tenant red = Join("red");
+  Store(red, Chain(kBlocks, 1), 'r');
+  {
+    const StoppedThreads disk(daemon_.pid(), "disk");
+    if (!disk.stopped()) GTEST_SKIP() << "this system lets nobody stop a thread";
+    std::thread drop([this] { EXPECT_NE(daemon_.Ctl({"drop", "--tenant", "test/red", "--yes"}).exit_code, 0); });
+    EXPECT_TRUE(Await([&] { return Ask({"status"})["disks"][0]["queued_bytes"] != 0; })) << "nothing is being erased";
+    daemon_.Signal(SIGTERM);
+    drop.join();
+    ASSERT_TRUE(daemon_.WaitForLog("going down without")) << daemon_.log();
+    EXPECT_THAT(daemon_.log(), ::testing::HasSubstr("the disk " + daemon_.nvme_path()));
+  }
+  const ExitState state = daemon_.WaitForEnd();
+  EXPECT_TRUE(state.exited);
+  EXPECT_EQ(state.code, 0) << daemon_.log();
+  EXPECT_EQ(LastOf("deletion"), nullptr);
+
+  ASSERT_TRUE(daemon_.Start().ok()) << daemon_.log();
+  EXPECT_TRUE(Await([&] { return LastOf("deletion")["outcome"] == "erased"; })) << daemon_.log();
+  EXPECT_EQ(LastOf("deletion")["tenant"], "test/red");
 }
 
 }  // namespace

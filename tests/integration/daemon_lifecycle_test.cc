@@ -1,12 +1,10 @@
 // A real kvartald from start to end: readiness, doors, signals, restarts, and what it says when it may not start.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 
 #include <csignal>
 #include <cstring>
@@ -17,6 +15,7 @@
 #include "daemon/base/unique_fd.h"
 #include "daemon/base/units.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/stopped_threads.h"
 
 namespace kvartal::testing {
 namespace {
@@ -244,40 +243,38 @@ TEST(DaemonSignals, SighupPutsAGoodPolicyInForceAndKeepsTheLastGoodOne) {
   EXPECT_THAT(status["policy_error"].get<std::string>(), HasSubstr(daemon.manifest_path()));
 }
 
-// A thread of another process, by the name the kernel shows for it, stopped until the end of this object.
-class StoppedThread {
- public:
-  StoppedThread(pid_t process, const std::string& name) {
-    for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/task")) {
-      if (ReadFile(task.path() / "comm") == name + "\n") tid_ = std::stoi(task.path().filename());
-    }
-    EXPECT_NE(tid_, 0) << "no thread " << name;
-    stopped_ = tid_ != 0 && ::ptrace(PTRACE_SEIZE, tid_, nullptr, nullptr) == 0 &&
-               ::ptrace(PTRACE_INTERRUPT, tid_, nullptr, nullptr) == 0 && ::waitpid(tid_, nullptr, __WALL) == tid_;
-  }
-  ~StoppedThread() {
-    if (stopped_) ::ptrace(PTRACE_DETACH, tid_, nullptr, nullptr);
-  }
-  bool stopped() const { return stopped_; }
-
- private:
-  pid_t tid_ = 0;
-  bool stopped_ = false;
-};
-
 TEST(DaemonSignals, AFolderThatIsSlowToReadHoldsUpNobody) {
   DaemonProcess daemon;
   ASSERT_TRUE(daemon.Start().ok()) << daemon.log();
   const std::string version = StatusOf(daemon)["policy_version"];
   WriteFile(daemon.manifest_path(), TenantManifest("one", "uid: 1", "8Mi") + TenantManifest("two", "uid: 2", "8Mi"));
   {
-    const StoppedThread reader(daemon.pid(), "kv-policy");
+    const StoppedThreads reader(daemon.pid(), "kv-policy");
     if (!reader.stopped()) GTEST_SKIP() << "this system lets nobody stop a thread";
     daemon.Signal(SIGHUP);
     EXPECT_EQ(StatusOf(daemon)["policy_version"], version);
   }
   ASSERT_TRUE(daemon.WaitForLog("in force: 2 tenants")) << daemon.log();
   EXPECT_NE(StatusOf(daemon)["policy_version"], version);
+}
+
+// The catalog's thread is what waits when the file system under it does not answer.
+TEST(DaemonSignals, ACatalogThatHangsDoesNotHoldUpTheEnd) {
+  DaemonOptions options;
+  options.nvme_size = "64Mi";
+  DaemonProcess daemon(options);
+  ASSERT_TRUE(daemon.Start().ok()) << daemon.log();
+  ASSERT_TRUE(daemon.WaitForLog("nvme has been read back")) << daemon.log();
+  {
+    const StoppedThreads catalog(daemon.pid(), "catalog");
+    if (!catalog.stopped()) GTEST_SKIP() << "this system lets nobody stop a thread";
+    daemon.Signal(SIGTERM);
+    ASSERT_TRUE(daemon.WaitForLog("going down without")) << daemon.log();
+    EXPECT_THAT(daemon.log(), HasSubstr("a sync of the catalog of NVMe"));
+  }
+  const ExitState state = daemon.WaitForEnd();
+  EXPECT_TRUE(state.exited);
+  EXPECT_EQ(state.code, 0) << daemon.log();
 }
 
 TEST(DaemonFootprint, AnIdleNodeStaysSmall) {

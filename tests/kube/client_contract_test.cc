@@ -166,7 +166,7 @@ TEST_F(ClientContractTest, OfTwoReplicasOneLeadsAndReleaseHandsOverAtOnce) {
     });
   };
   // Longer than a lease that nobody renews: a keeps it.
-  const int64_t until_ns = a_session.clock()->MonotonicNs() + 2 * kFast.duration_ms * 1'000'000;
+  const int64_t until_ns = a_session.clock()->MonotonicNs() + 2 * kFast.duration_ms * kNsPerMs;
   ASSERT_TRUE(both([&] { return a_session.clock()->MonotonicNs() > until_ns; }));
   EXPECT_TRUE(a->leading());
   EXPECT_FALSE(b_leads);

@@ -138,7 +138,7 @@ class OperatorFixture : public ::testing::Test {
   }
   // For so long nothing is to happen.
   void Pass(int64_t ms) {
-    const int64_t until_ns = session_->clock()->MonotonicNs() + ms * 1'000'000;
+    const int64_t until_ns = session_->clock()->MonotonicNs() + ms * kNsPerMs;
     session_->Wait([&] { return session_->clock()->MonotonicNs() > until_ns; });
   }
 

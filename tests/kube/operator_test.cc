@@ -13,7 +13,7 @@ constexpr int64_t kMiBytes = 1 << 20;
 
 class OperatorTest : public OperatorFixture {
  protected:
-  int64_t NowMs() const { return session_->clock()->MonotonicNs() / 1'000'000; }
+  int64_t NowMs() const { return session_->clock()->MonotonicNs() / kNsPerMs; }
   double Writes() const { return operators_[0]->Metric("kvartal_operator_status_writes_total"); }
 };
 

@@ -43,10 +43,11 @@ MAY_INCLUDE = {
     'tools/': ANYTHING,
     'tests/': ANYTHING,
 }
-# Single files open to a folder beyond that: the protocol a client speaks, the plain numbers telemetry reads and the
-# words those numbers are told apart by.
+# Single files open to a folder beyond that: the protocol a client speaks, the plain numbers telemetry reads, the words
+# those numbers are told apart by and those a configuration may use.
 MAY_INCLUDE_FILES = {
     'control': [r'daemon/block/tier_kind\.h'],
+    'config': [r'daemon/policy/eviction_names\.h'],
     'client/': [r'daemon/attach/attach\.pb\.h'],
     'telemetry': [r'.*_stats\.h', r'daemon/block/tier_kind\.h', r'daemon/policy/refusal\.h'],
 }

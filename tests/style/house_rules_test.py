@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Shows that each house rule can fail: a planted violation is found, its innocent neighbour is not."""
 import os
+import re
 import unittest
 
 import cpp_text
@@ -91,6 +92,19 @@ class HouseRulesTest(unittest.TestCase):
         planted = File('daemon/index/planted.cc', '#include "daemon/engine/cache_engine.h"\n')
         found = [(line, rule) for path, line, rule, _ in house_rules.check(files + [planted]) if path == planted.path]
         self.assertEqual(found, [(1, 'include_direction')])
+
+    def test_the_table_is_that_of_the_document(self):
+        with open(os.path.join(ROOT, 'docs/STYLE.md'), encoding='utf-8') as text:
+            rows = re.findall(r'^  \| (`.*) \| (.*) \|$', text.read(), re.M)
+        known = {folder.rstrip('/'): folder for folder in house_rules.MAY_INCLUDE}
+        told = {}
+        for folders, may in rows:
+            words = re.sub(r'\(.*?\)|,? and the words .*|`.*?`', '', may).split(',')
+            allowed = {known[word.strip()] for word in words if word.strip() in known}
+            for folder in re.findall('`(.*?)`', folders):
+                told[known[folder.removeprefix('daemon/')]] = None if may == 'anything' else allowed
+        expected = {folder: may for folder, may in house_rules.MAY_INCLUDE.items() if folder != 'base'}
+        self.assertEqual(told, expected)
 
     def test_every_folder_of_the_daemon_is_in_the_table(self):
         folders = {house_rules.folder_of(file.path) for file in house_rules.read_tree(ROOT)

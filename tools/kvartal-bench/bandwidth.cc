@@ -135,7 +135,7 @@ class BandwidthRun {
   absl::StatusOr<Round> Load(const std::vector<std::vector<Loader>*>& tenants) {
     const SystemClock clock;
     const int64_t start_ns = clock.MonotonicNs();
-    const int64_t end_ns = start_ns + int64_t{options_.round_ms} * 1'000'000;
+    const int64_t end_ns = start_ns + int64_t{options_.round_ms} * kNsPerMs;
     std::vector<std::thread> threads;
     for (std::vector<Loader>* const loaders : tenants) {
       for (Loader& loader : *loaders) {

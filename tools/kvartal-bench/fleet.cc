@@ -19,8 +19,6 @@
 namespace kvartal::bench {
 namespace {
 
-constexpr int64_t kNsPerMs = 1'000'000;
-constexpr int64_t kNsPerSecond = 1'000'000'000;
 constexpr const char* kPolicies = "/apis/kvartal.dev/v1alpha1/namespaces/fleet/tenantkvpolicies";
 
 // Of a running process, from /proc.

@@ -10,7 +10,6 @@ namespace kvartal::bench {
 namespace {
 
 constexpr size_t kSetsKept = 256;
-constexpr int64_t kNsPerSecond = 1'000'000'000;
 
 }  // namespace
 

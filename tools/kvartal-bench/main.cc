@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/config/node_config.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "daemon/policy/eviction_names.h"
 #include "tools/command_line/words.h"
 #include "tools/kvartal-bench/benches.h"
 #include "tools/kvartal-bench/demo_client.h"
@@ -33,9 +35,8 @@ int AskedWrongly(const std::string& what) {
   return kExitUsage;
 }
 
-CLI::Validator Eviction() {
-  return command_line::OneOf({config::kEvictionNames.begin(), config::kEvictionNames.end()});
-}
+std::vector<std::string> EvictionNames() { return {policy::kEvictionNames.begin(), policy::kEvictionNames.end()}; }
+CLI::Validator Eviction() { return command_line::OneOf(EvictionNames()); }
 
 // What LoadTrace finds.
 CLI::Validator TraceName() {
@@ -117,7 +118,8 @@ class CommandLine {
             throw CLI::ValidationError("--capacity-blocks", "'" + text + "' is not allowed: 1 or more blocks, or inf");
         },
         "blocks the tenant may hold, or inf");
-    sub->add_option("--eviction", replay_.eviction, "eviction order of the daemon: lru | lhd")
+    sub->add_option("--eviction", replay_.eviction,
+                    absl::StrCat("eviction order of the daemon: ", absl::StrJoin(EvictionNames(), " | ")))
         ->check(Eviction())
         ->capture_default_str();
     sub->add_option("--clock", replay_.clock,

@@ -167,7 +167,7 @@ class NvmeRun {
     for (uint32_t wait_ms = 0;; wait_ms = kPollMs) {
       KV_ASSIGN_OR_RETURN(const uint64_t durable, client_->Poll(wait_ms));
       if (durable + backlog >= wanted) return absl::OkStatus();
-      if (clock.MonotonicNs() - start_ns > kDurableTimeoutMs * 1'000'000) {
+      if (clock.MonotonicNs() - start_ns > kDurableTimeoutMs * kNsPerMs) {
         return absl::DeadlineExceededError(absl::StrCat(wanted - durable, " blocks did not become durable"));
       }
     }

@@ -42,7 +42,7 @@ void Progress::Update(uint64_t done, const std::string& note) {
     std::fprintf(out_, "%s %llu%% %s\n", label_.c_str(), static_cast<unsigned long long>(tenths) * 10, note.c_str());
     return;
   }
-  const int64_t now_ms = SystemClock().MonotonicNs() / 1'000'000;
+  const int64_t now_ms = SystemClock().MonotonicNs() / kNsPerMs;
   if (done < total_ && now_ms - drawn_ms_ < kRedrawMs) return;
   drawn_ms_ = now_ms;
   Draw(done, note);

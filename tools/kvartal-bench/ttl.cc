@@ -173,7 +173,7 @@ class TtlRun {
   }
 
  private:
-  static constexpr int64_t kTickNs = int64_t{kTickMs} * 1'000'000;
+  static constexpr int64_t kTickNs = int64_t{kTickMs} * kNsPerMs;
 
   absl::Status Look(ChainState* chain, bool over) {
     ++lookups_;

@@ -4,7 +4,11 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "daemon/policy/eviction_names.h"
 #include "tools/command_line/words.h"
 #include "tools/kvartalctl/commands.h"
 
@@ -92,7 +96,9 @@ void AddSimulate(CLI::App* app, const Context* context, SimulateArguments* simul
                   "shares of the trace, one a tenant in the order of their names, as 40,30,20,10 [their weights]");
   sub->add_option("--sweep", simulate->sweep,
                   "one run a size, as dram=1Gi,2Gi,4Gi; of the other tier the node has what --capacity says, or none");
-  sub->add_option("--eviction", simulate->eviction, "lru | lhd: the eviction order of the daemon")
+  const std::vector<std::string> orders(policy::kEvictionNames.begin(), policy::kEvictionNames.end());
+  sub->add_option("--eviction", simulate->eviction,
+                  absl::StrCat(absl::StrJoin(orders, " | "), ": the eviction order of the daemon"))
       ->capture_default_str();
   sub->add_option("--requests", simulate->requests, "only the first N requests (0: all)");
   sub->add_option("--plot", simulate->plot, "also draw the sweep: hit rate by capacity, as SVG")->type_name("FILE.svg");

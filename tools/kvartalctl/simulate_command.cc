@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/base/units.h"
-#include "daemon/config/node_config.h"
 #include "daemon/control/policy_source.h"
+#include "daemon/policy/eviction_names.h"
 #include "tools/kvartal-bench/progress.h"
 #include "tools/kvartal-bench/trace.h"
 #include "tools/kvartalctl/commands.h"
@@ -40,7 +40,7 @@ struct Question {
 };
 
 absl::Status CheckEviction(const std::string& name) {
-  const auto& names = config::kEvictionNames;
+  const auto& names = policy::kEvictionNames;
   if (std::find(names.begin(), names.end(), name) != names.end()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--eviction '", name, "' is not known; there are: ",

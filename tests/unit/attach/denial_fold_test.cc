@@ -12,7 +12,7 @@
 namespace kvartal::attach {
 namespace {
 
-constexpr int64_t kPeriodNs = kAuditDenialPeriodMs * 1'000'000;
+constexpr int64_t kPeriodNs = kAuditDenialPeriodMs * kNsPerMs;
 
 class DenialFoldTest : public ::testing::Test {
  protected:
@@ -25,7 +25,7 @@ class DenialFoldTest : public ::testing::Test {
     fold_.Note(event, now_ns_, tell_);
   }
   void PassMs(int64_t ms) {
-    now_ns_ += ms * 1'000'000;
+    now_ns_ += ms * kNsPerMs;
     fold_.Tick(now_ns_, tell_);
   }
   uint64_t Denials() const {

@@ -87,16 +87,12 @@ TEST(BlockStateTest, TheTableIsExactlyThis) {
   for (BlockState from : kAllStates) {
     for (BlockState to : kAllStates) {
       EXPECT_EQ(MayBecome(from, to), legal.contains({from, to}))
-          << BlockStateName(from) << " -> " << BlockStateName(to);
+          << static_cast<int>(from) << " -> " << static_cast<int>(to);
     }
   }
 }
 
-TEST(NamesTest, EveryStateAndTierHasItsOwnName) {
-  std::set<std::string> states;
-  for (BlockState state : kAllStates) states.insert(BlockStateName(state));
-  EXPECT_EQ(states.size(), std::size(kAllStates));
-  EXPECT_FALSE(states.contains("?"));
+TEST(NamesTest, EveryTierHasItsOwnName) {
   std::set<std::string> tiers;
   for (TierKind tier : kAllTiers) tiers.insert(TierName(tier));
   EXPECT_EQ(tiers, (std::set<std::string>{"hbm", "dram", "nvme"}));

@@ -10,9 +10,11 @@
 #include <regex>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/policy/eviction_names.h"
 #include "operator/kube/limits.h"
 #include "operator/process/limits.h"
 #include "operator/sync/limits.h"
@@ -68,6 +70,12 @@ TEST(ChartFilesTest, CrdsAreThoseOfTheHouseByteForByte) {
   for (const auto& entry : std::filesystem::directory_iterator(kChart + "files/crds")) {
     EXPECT_TRUE(std::filesystem::exists(kSource + "/crds/" + entry.path().filename().string())) << entry.path();
   }
+}
+
+TEST(ChartFilesTest, TheEvictionOrdersAreThoseOfTheHouse) {
+  const auto schema = nlohmann::json::parse(testing::ReadFile(kChart + "values.schema.json"));
+  const auto& allowed = schema["properties"]["daemon"]["properties"]["eviction"]["enum"];
+  EXPECT_THAT(allowed.get<std::vector<std::string>>(), ::testing::ElementsAreArray(policy::kEvictionNames));
 }
 
 TEST(ChartFilesTest, AlertsAskForMetricsThatAreExportedAndHaveARunbook) {

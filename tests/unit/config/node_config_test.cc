@@ -9,7 +9,10 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "daemon/base/limits.h"
+#include "daemon/policy/eviction_names.h"
+#include "daemon/policy/tenant_orders.h"
 #include "tests/support/scratch_dir.h"
 
 namespace kvartal::config {
@@ -45,6 +48,18 @@ TEST(NodeConfigTest, TheLeastThereIsHasTheDefaults) {
   EXPECT_EQ(config->log_level, "info");
   EXPECT_EQ(config->lease_ms, kLeaseMsDefault);
   EXPECT_EQ(config->removed_grace_ms, kRemovedGraceMs);
+}
+
+TEST(NodeConfigTest, AllowsExactlyTheEvictionOrdersThatCanBeMade) {
+  std::vector<std::string> names(policy::kEvictionNames.begin(), policy::kEvictionNames.end());
+  EXPECT_FALSE(names.empty());
+  for (const std::string& name : names) {
+    EXPECT_EQ(ErrorOf(kMinimal + "eviction: " + name), "accepted");
+    EXPECT_TRUE(policy::NewTenantOrders(name).ok()) << name;
+  }
+  const std::string allowed = "allowed: " + absl::StrJoin(names, ", ");
+  EXPECT_THAT(ErrorOf(kMinimal + "eviction: none"), HasSubstr(allowed));
+  EXPECT_THAT(std::string(policy::NewTenantOrders("none").status().message()), HasSubstr(allowed));
 }
 
 TEST(NodeConfigTest, ReadsEveryKey) {

@@ -51,7 +51,7 @@ class KubeLoop : public ::testing::Test {
       }
     }
   }
-  int64_t NowMs() const { return clock_.MonotonicNs() / 1'000'000; }
+  int64_t NowMs() const { return clock_.MonotonicNs() / kNsPerMs; }
   kube::ApiClient& client() { return *client_; }
 
   ManualClock clock_;

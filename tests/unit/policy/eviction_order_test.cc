@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/policy/eviction_names.h"
 #include "daemon/policy/tenant_orders.h"
 #include "tests/unit/policy/replay_cache.h"
 
@@ -102,7 +103,7 @@ TEST(NewTenantOrders, KnowsItsNamesAndSaysWhatIsAllowed) {
 }
 
 // --- what every order does
-class AnyOrderTest : public ::testing::TestWithParam<const char*> {
+class AnyOrderTest : public ::testing::TestWithParam<std::string_view> {
  protected:
   static BlockTraits In(uint32_t ns, uint64_t request) {
     BlockTraits traits = Traits(request, 0);
@@ -185,7 +186,7 @@ TEST_P(AnyOrderTest, AmongManyNamespacesTheOldestThatMayGoIsFound) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Orders, AnyOrderTest, ::testing::Values("lru", "lhd"));
+INSTANTIATE_TEST_SUITE_P(Orders, AnyOrderTest, ::testing::ValuesIn(kEvictionNames));
 
 // --- a replay: requests are chains of block numbers; a request touches its first min(length, capacity) blocks, which
 // are pinned while the cache shrinks to its capacity.
