@@ -48,7 +48,6 @@ void LeaseTable::Release(Lease* lease, uint32_t count) {
   if (count == 0 || count > left) count = left;
   if (count > 0 && lease->given_back == lease->front) owing_.push_back(SlotOf(lease));
   lease->front += count;
-  leased_blocks_ -= count;
   if (count < left) return;
   lease->ended = true;
   Unlink(SlotOf(lease));
@@ -65,6 +64,7 @@ uint32_t LeaseTable::GiveBack(uint32_t blocks_max, Sink sink) {
     const uint32_t count = std::min(lease->front - lease->given_back, blocks_max - given);
     const std::span<const engine::Hold> blocks = std::span(lease->blocks).subspan(lease->given_back, count);
     lease->given_back += count;
+    leased_blocks_ -= count;
     given += count;
     const bool all = lease->given_back == lease->front;
     if (all) owing_.pop_back();

@@ -97,7 +97,7 @@ class LeaseTable {
   uint32_t oldest_ = kNowhere;   // all leases last equally long, so this list is in the order of expiry
   uint32_t newest_ = kNowhere;
   uint32_t leases_ = 0;
-  uint32_t leased_blocks_ = 0;  // not released
+  uint32_t leased_blocks_ = 0;  // not given back
   uint64_t positions_ = 0;      // released ones included, until their lease ends
 };
 
