@@ -28,6 +28,7 @@ class ArenaMap {
   // The fds lead to the memory that is mapped here already: a session that came back to the same daemon.
   bool IsMemoryOf(const UniqueFd& arena_fd, const UniqueFd& generation_fd, uint64_t arena_bytes) const;
 
+  uint64_t bytes() const { return bytes_; }
   // nullptr unless [offset, offset + bytes) lies in the arena and a slot may begin there.
   std::byte* At(uint64_t offset, uint64_t bytes) const;
   bool Contains(const void* pointer) const;

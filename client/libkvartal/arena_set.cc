@@ -44,8 +44,13 @@ std::vector<std::shared_ptr<ArenaMap>> ArenaSet::TakeUnused() {
 void ArenaSet::EmptyUnused() {
   for (std::shared_ptr<ArenaMap>& arena : TakeUnused()) {
     arena->Empty();
+    emptied_bytes_ += arena->bytes();
     emptied_.push_back(std::move(arena));
-    if (emptied_.size() > kEmptiedArenasMax) emptied_.pop_front();
+    while (emptied_.size() > kEmptiedArenasMax ||
+           (emptied_.size() > kEmptiedArenasMin && emptied_bytes_ > kEmptiedBytesMax)) {
+      emptied_bytes_ -= emptied_.front()->bytes();
+      emptied_.pop_front();
+    }
   }
 }
 

@@ -1,9 +1,10 @@
 // The arenas that a client has mapped. A session until it is over, and each lease, *use* one; what nobody uses any more
 // is emptied, and so is the oldest when leases use too many. Thread-safe. Invariants: memory is mapped once while it is
-// used; the addresses of an arena stay readable while somebody uses it, and until kEmptiedArenasMax later ones were
-// emptied.
+// used; the addresses of an arena stay readable while somebody uses it, and until some later ones were emptied
+// (kEmptiedArenasMax, of large ones kEmptiedArenasMin).
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -39,6 +40,7 @@ class ArenaSet {
   std::mutex mutex_;
   std::vector<Whole> whole_;                       // Guarded by mutex_; the last used last
   std::deque<std::shared_ptr<ArenaMap>> emptied_;  // the keeper's; the first emptied first
+  uint64_t emptied_bytes_ = 0;                     // of their addresses
 };
 
 }  // namespace kvartal::client

@@ -259,13 +259,20 @@ void AttachServer::EndGroup(EngineGroup* group, int64_t seen_ns, bool left) {
   recent.push_back(static_cast<uint32_t>(std::min<int64_t>((clock_->MonotonicNs() - seen_ns) / 1000, UINT32_MAX)));
 }
 
-// What one of them leased may be a million blocks: so many a turn, and the others have theirs in between.
+// What one of them leased may be a million blocks: some a turn, of each its part, and the living have theirs between.
+// With too many of them the oldest is not spread out.
 void AttachServer::GiveBackOfEnded() {
-  uint32_t left = kGivenBackPerTurnMax;
-  while (!ended_groups_.empty() && left > 0) {
-    LeaseTable& leases = ended_groups_.front()->leases;
-    left -= leases.GiveBack(left, [this](std::span<const engine::Hold> blocks) { engine_->Release(blocks); });
-    if (!leases.owes()) ended_groups_.pop_front();
+  const auto give_back = [this](LeaseTable& leases, uint32_t blocks_max) {
+    return leases.GiveBack(blocks_max, [this](std::span<const engine::Hold> blocks) { engine_->Release(blocks); });
+  };
+  for (; ended_groups_.size() > kEndedGroupsMax; ended_groups_.pop_front())
+    give_back(ended_groups_.front()->leases, UINT32_MAX);
+  const size_t count = ended_groups_.size();
+  for (size_t i = 0; i < count; ++i) {
+    std::unique_ptr<EngineGroup> group = std::move(ended_groups_.front());
+    ended_groups_.pop_front();
+    give_back(group->leases, kGivenBackPerTurnMax / static_cast<uint32_t>(count));
+    if (group->leases.owes()) ended_groups_.push_back(std::move(group));
   }
   if (!ended_groups_.empty()) PostSweep();
 }

@@ -29,7 +29,7 @@ RequestPath::RequestPath(Parts parts) : parts_(std::move(parts)) { places_.reser
 
 void RequestPath::GiveBack(Session* session) {
   for (const uint64_t lease : parts_.codec->frame().released()) ReleaseLease(session, lease, 0);
-  GiveBackOf(session->group);
+  GiveBackOf(session->group, kGivenBackPerTurnMax);
 }
 
 void RequestPath::Handle(Session* session, Verb verb) {
@@ -267,7 +267,7 @@ void RequestPath::OnLoaded(SessionId id, uint64_t request_id, uint32_t first,
 void RequestPath::Release(Session* session) {
   const v1::Release& in = parts_.codec->frame().release();
   ReleaseLease(session, in.lease(), in.count());
-  GiveBackOf(session->group);
+  GiveBackOf(session->group, kGivenBackPerTurnMax);
 }
 
 void RequestPath::ReleaseLease(Session* session, uint64_t id, uint32_t count) {
@@ -281,19 +281,18 @@ void RequestPath::ReleaseLease(Session* session, uint64_t id, uint32_t count) {
 }
 
 // A frame may release a million blocks: so many at once, the others in later turns.
-void RequestPath::GiveBackOf(EngineGroup* group) {
-  Charge(group->leases.GiveBack(kGivenBackPerTurnMax,
-                                [this](std::span<const engine::Hold> blocks) { parts_.engine->Release(blocks); }));
-  if (!group->leases.owes()) return;
-  owing_ = true;
-  parts_.unfinished();
+uint32_t RequestPath::GiveBackOf(EngineGroup* group, uint32_t blocks_max) {
+  const uint32_t given = group->leases.GiveBack(
+      blocks_max, [this](std::span<const engine::Hold> blocks) { parts_.engine->Release(blocks); });
+  Charge(given);
+  if (group->leases.owes() && !std::exchange(owing_, true)) parts_.unfinished();
+  return given;
 }
 
 void RequestPath::GiveBackOwed() {
   if (!std::exchange(owing_, false)) return;
-  for (const auto& [id, group] : parts_.groups->all()) {
-    if (group->leases.owes()) GiveBackOf(group.get());
-  }
+  uint32_t left = kGivenBackPerTurnMax;
+  for (const auto& [id, group] : parts_.groups->all()) left -= GiveBackOf(group.get(), left);
 }
 
 void RequestPath::Reserve(Session* session) {

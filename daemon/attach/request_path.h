@@ -43,7 +43,7 @@ class RequestPath {
   void SendError(Session* session, v1::Error::Code code, std::string_view message, std::string_view refusal = "");
   // Slots that were granted for a session that had ended meanwhile: nobody knows them, so they are aborted.
   void AbortOrphans();
-  // The next part of what large releases left to be given back.
+  // The next part of what large releases, of any group, left to be given back.
   void GiveBackOwed();
   // A session of the group has ended: what it reserved and did not commit, nobody will. `left`: nor writes it.
   void AbortFillsOf(SessionId session, EngineGroup* group, bool left);
@@ -60,7 +60,7 @@ class RequestPath {
   void Release(Session* session);
   // The first `count` blocks that are left; 0: all.
   void ReleaseLease(Session* session, uint64_t id, uint32_t count);
-  void GiveBackOf(EngineGroup* group);
+  uint32_t GiveBackOf(EngineGroup* group, uint32_t blocks_max);
   void Reserve(Session* session);
   void Commit(Session* session);
   void Abort(Session* session);

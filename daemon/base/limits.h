@@ -182,6 +182,8 @@ inline constexpr uint32_t kLeaseTickWorkMax = 8192;     // blocks of ended lease
 inline constexpr uint32_t kGivenBackPerTurnMax = 8192;  // blocks given back at once of what a group releases, or leaves
                                                         // when it ends: a few milliseconds of the loop
 
+inline constexpr size_t kEndedGroupsMax = 64;  // whose leases are given back turn by turn
+
 // --- tokens of pods
 inline constexpr size_t kTokenBytesMax = 16 * kKiB;  // one ServiceAccount token; real ones have 1 to 2 KiB
 inline constexpr size_t kTokenKeysMax = 64;  // in a key set; a cluster in the middle of a rotation has two or three

@@ -57,6 +57,9 @@ Node::~Node() {
   attach_.reset();
   engine_.reset();
   nvme_.Close([this](const std::string& what) { exit_deadline_.NowAwaits(what); });
+  exit_deadline_.NowAwaits("the memory of the DRAM tier");
+  dram_.reset();
+  memory_.reset();
   exit_deadline_.NowAwaits("the audit log, or a folder of policy or keys");
 }
 
