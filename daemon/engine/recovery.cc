@@ -58,8 +58,6 @@ void Recovery::AdoptHeaders(const std::vector<tier::CatalogRecord>& headers, tie
   for (const tier::CatalogRecord& header : headers) {
     if ((tier::SetOfDisk(map.Find(header.slot)->disk) & unknown) != tier::kNoDisk) {
       of_unknown.push_back(header);
-      const auto tombstone = tombstones_.find(header.header.identity.owner);
-      of_unknown.back().condemned = tombstone != tombstones_.end() && header.header.first_commit_ms < tombstone->second;
     } else if (TenantState* const past = removal_.Owing(header.header, false); past != nullptr) {
       AdoptOwed(*past, header, Source::kHeaders);
     }
@@ -140,14 +138,21 @@ Recovery::Adopted Recovery::TakeSlot(const TenantState& tenant, const tier::Cata
   return Adopted::kNoRoom;
 }
 
+// By what any disk knows: another may have been away when it was said, and have had no room for it since.
+bool Recovery::IsCondemned(const tier::BlockHeader& header) const {
+  const auto tombstone = tombstones_.find(header.identity.owner);
+  return tombstone != tombstones_.end() && header.first_commit_ms < tombstone->second;
+}
+
 void Recovery::AdoptBatch(const std::vector<tier::CatalogRecord>& records, Source source) {
   for (const tier::CatalogRecord& record : records) {
-    if (TenantState* const past = removal_.Owing(record.header, record.condemned); past != nullptr) {
+    const bool condemned = record.condemned || IsCondemned(record.header);
+    if (TenantState* const past = removal_.Owing(record.header, condemned); past != nullptr) {
       AdoptOwed(*past, record, source);
       continue;
     }
     // There are too many tenants: nobody gets what is to be erased, and nobody is told that it was.
-    const bool nobodys = record.condemned || OfUnresumed(record.header);
+    const bool nobodys = condemned || OfUnresumed(record.header);
     if (nobodys) receipts_.NoteUnzeroed(record.header.identity.owner, "");
     if (nobodys || !AdoptOne(record, source)) {
       // A header beside its record is no news, and the record stays.

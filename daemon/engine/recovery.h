@@ -49,6 +49,7 @@ class Recovery {
   void ResumeErasures();
   void ResumeUnzeroed(const tier::ErasureRecord& erasure);
   // It is part of a removal that could not be resumed for want of a tenant.
+  bool IsCondemned(const tier::BlockHeader& header) const;
   bool OfUnresumed(const tier::BlockHeader& header) const;
   enum class Adopted : uint8_t {
     kTaken,

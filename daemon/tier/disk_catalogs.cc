@@ -61,7 +61,7 @@ void DiskCatalogs::JoinTombstones() {
     for (const auto& [owner, before_ms] : tombstones_) {
       const auto found = known.find(owner);
       if (found != known.end() && found->second == before_ms) continue;
-      // One that does not take it does not tell of its records either: its headers are judged by tombstones().
+      // The records of one that does not take it are judged by tombstones().
       catalog->PutTombstone(owner, before_ms, [](const absl::Status& status) {
         if (!status.ok())
           Log(LogLevel::kError, "catalog",

@@ -37,7 +37,9 @@ class DisksTest : public EngineTest {
       ASSERT_TRUE(file.ok()) << file.status();
       files_.push_back(*std::move(file));
       disks.push_back(*tier::NvmeDisk::Open(files_.back().get(), &clock_));
-      catalogs.push_back(std::make_unique<testing::FakeCatalog>(executor_.get(), records_[i]));
+      auto catalog = std::make_unique<testing::FakeCatalog>(executor_.get(), records_[i]);
+      if (i == full_catalog_) catalog->FailWrites(absl::ResourceExhaustedError("no space left"));
+      catalogs.push_back(std::move(catalog));
     }
     nvme_ = std::make_unique<tier::NvmeTier>(std::move(disks));
     joined_ = std::make_unique<tier::DiskCatalogs>(std::move(catalogs), nvme_->map());
@@ -94,6 +96,7 @@ class DisksTest : public EngineTest {
   std::vector<std::unique_ptr<testing::FakeBlockFile>> files_;
   std::unique_ptr<tier::DiskCatalogs> joined_;
   std::vector<size_t> present_;
+  size_t full_catalog_ = SIZE_MAX;  // of that disk
 };
 
 TEST_F(DisksTest, BlocksOnAllDisksComeBackAndATenantsLimitIsThatOfTheirSum) {
@@ -377,6 +380,21 @@ TEST_F(DisksTest, ADropWhileADiskIsAwayIsNotCertifiedAndErasesItsBlocksWhenItIsB
     for (size_t at = 0; at < disk.size(); at += page.size())
       ASSERT_NE(std::memcmp(disk.data() + at, page.data(), page.size()), 0) << "block " << i << " is still there";
   }
+  ExpectBooksAgree();
+}
+
+TEST_F(DisksTest, ADiskThatIsBackAndHasNoRoomForATombstoneBringsNothingBack) {
+  StartWith({Rules("a/p", 64 * kMiB, 64 * kMiB)});
+  StoreHeads("a/p", Open("a/p"), 1, 60);
+  RestartWith({0, 2});
+  engine_->DropTenant(engine_->FindTenant("a/p"), [](const absl::StatusOr<uint64_t>&) {});
+  Pump();
+  AdvanceMs(kTickMs);
+  full_catalog_ = 1;
+  RestartWith({0, 1, 2});
+  EXPECT_EQ(Found(Open("a/p"), 1, 60), 0u);
+  AdvanceMs(10 * kTickMs);
+  EXPECT_EQ(BlocksOn(1), 0u) << "they are erased";
   ExpectBooksAgree();
 }
 
