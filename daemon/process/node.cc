@@ -288,10 +288,14 @@ void Node::FinishWhenQuiet() {
 control::NodeView Node::View() { return ViewOf(parts_); }
 
 void Node::Drop(const std::string& tenant, Done<uint64_t> done) {
-  const TenantId id = engine_->FindTenant(tenant);
+  TenantId id = engine_->FindTenant(tenant);
+  std::vector<std::string> names;
+  for (const engine::TenantStats& known : engine_->stats().tenants) {
+    // One that no policy names any more need not wait for its grace.
+    if (!id.valid() && known.name == tenant) id = known.id;
+    names.push_back(known.name);
+  }
   if (!id.valid()) {
-    std::vector<std::string> names;
-    for (const policy::TenantRules& rules : policy_->table()->tenants()) names.push_back(rules.name);
     done(absl::NotFoundError(absl::StrCat("no tenant ", tenant, "; there are: ", absl::StrJoin(names, ", "))));
     return;
   }

@@ -180,6 +180,25 @@ TEST_F(DaemonPolicyTest, TheAuditLogKeepsWhoCameWhoDidNotAndWhatWasDeleted) {
   EXPECT_EQ(Audit().back()["event"], "close");
 }
 
+TEST_F(DaemonPolicyTest, WhatATenantLeftThatNoPolicyNamesIsErasedByADropAtOnce) {
+  Client red;
+  ASSERT_EQ(red.Attach(daemon_.door("red"), "test", nullptr, kPatient), KV_OK) << red.error();
+  const Client::Opened opened = red.OpenNamespace(Digest{7}, {16, 1, kMiB}, kPatient);
+  ASSERT_EQ(opened.status, KV_OK) << red.error();
+  const std::vector<Key> key(1);
+  std::vector<kv_slot> slot(1);
+  ASSERT_EQ(red.Reserve({.ns = opened.ns, .keys = key}, slot, kPatient), KV_OK) << red.error();
+  ASSERT_EQ(red.Commit(slot, 0, kPatient).count, 1u) << red.error();
+  std::filesystem::remove(daemon_.manifest_path());
+  ASSERT_TRUE(daemon_.WaitForLog("nobody may attach")) << daemon_.log();
+  const CommandResult dropped = daemon_.Ctl({"drop", "--tenant", "test/red", "--yes"});
+  EXPECT_EQ(dropped.exit_code, 0) << dropped.err;
+  EXPECT_THAT(daemon_.Ctl({"drop", "--tenant", "test/green", "--yes"}).err, HasSubstr("no tenant test/green"));
+  Stop();
+  EXPECT_EQ(LastOf("deletion")["outcome"], "erased");
+  EXPECT_EQ(LastOf("deletion")["blocks"], 1);
+}
+
 TEST_F(DaemonPolicyTest, ALogRotationIsFollowedOnSighup) {
   const std::string path = daemon_.folder() + "/audit.jsonl";
   std::filesystem::rename(path, path + ".1");
