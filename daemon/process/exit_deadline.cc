@@ -9,6 +9,7 @@
 #include "daemon/base/log.h"
 
 namespace kvartal::process {
+
 void EndWithout(const std::string& what) {
   Log(LogLevel::kWarning, "node", "going down without waiting any longer for ", what);
   std::_Exit(EXIT_SUCCESS);
