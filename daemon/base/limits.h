@@ -79,8 +79,8 @@ inline constexpr uint32_t kCatalogSetAsideMax = 4;  // unreadable databases kept
 inline constexpr size_t kNodeKeysMax = 64;          // in a file: two or three while blocks of an old one are left
 inline constexpr size_t kNodeKeysBytesMax = 16 * kKiB;  // of that file: four lines of comment for each key
 inline constexpr int64_t kNodeKeysPollMs = 1000;        // between two looks at it
-inline constexpr size_t kCipherSpareBytes = 32 * kMiB;  // of memory for bytes on their way to the disk, encrypted,
-                                                        // kept for the next: as much as a fast disk has under way
+inline constexpr size_t kBounceSpareBytes = 32 * kMiB;  // of memory for bytes between slots and a disk kept for the
+                                                        // next: as much as a fast disk has under way
 inline constexpr uint64_t kCatalogBallastBytes =
     64 * kMiB;  // given up on a full disk, so that a database can open: its log and its manifest fit many times
 

@@ -31,7 +31,10 @@ absl::StatusOr<Mapping> Mapping::Shared(int fd, size_t bytes, int protection, in
 absl::StatusOr<Mapping> Mapping::Anonymous(size_t bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) return absl::ErrnoToStatus(errno, absl::StrCat("mmap of ", bytes, " anonymous bytes"));
+  ::madvise(data, bytes, MADV_DONTDUMP);
   return Mapping(static_cast<std::byte*>(data), bytes);
 }
+
+bool Mapping::KeepFromSwap() const { return ::mlock2(data_, size_, MLOCK_ONFAULT) == 0; }
 
 }  // namespace kvartal

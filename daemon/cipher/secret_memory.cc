@@ -16,9 +16,8 @@ SecretMemory::SecretMemory(size_t bytes) : size_(bytes) {
   absl::StatusOr<Mapping> pages = Mapping::Anonymous(RoundUp(bytes, kSlotAlignBytes));
   KV_CHECK(pages.ok());
   pages_ = *std::move(pages);
-  // Best effort, all of them: a limit on locked memory is no reason to have no key.
-  (void)::mlock(pages_.data(), pages_.size());
-  (void)::madvise(pages_.data(), pages_.size(), MADV_DONTDUMP);
+  // Best effort, both: a limit on locked memory is no reason to have no key.
+  (void)pages_.KeepFromSwap();
   (void)::madvise(pages_.data(), pages_.size(), MADV_WIPEONFORK);
 }
 

@@ -37,10 +37,10 @@ struct BlockIo {
   uint64_t offset = 0;
   iovec parts[2] = {};
   int part_count = 1;
-  // On the disk thread, before a write or after a successful read: checksums, headers and ciphers belong here, not on
-  // the loop. It is given this transfer, and before a write it may have other memory of the same length written than a
-  // part named. Not OK ends the transfer with that status (before a write: nothing is written).
-  absl::AnyInvocable<absl::Status(BlockIo& io)> on_disk_thread;
+  // On the disk thread, before the device is given this transfer and after it succeeded: checksums, headers and ciphers
+  // belong here, not on the loop. `before` may name other memory of the same length than a part did. Not OK ends the
+  // transfer with that status; from `before`, nothing is moved.
+  absl::AnyInvocable<absl::Status(BlockIo& io)> before, after;
   // On the engine loop, exactly once. A short transfer is an error, never success. Unavailable: the device failed.
   absl::AnyInvocable<void(absl::Status)> done;
 

@@ -106,8 +106,8 @@ void DiskRing::TakeInbox() {
 void DiskRing::HookNext() {
   TransferPtr transfer = std::move(waiting_.front());
   waiting_.pop_front();
-  if (transfer->io.op == BlockIo::Op::kWrite && transfer->io.on_disk_thread != nullptr) {
-    transfer->failure = transfer->io.on_disk_thread(transfer->io);
+  if (transfer->io.before != nullptr) {
+    transfer->failure = transfer->io.before(transfer->io);
     if (!transfer->failure.ok()) return Post(std::move(transfer));
   }
   ready_.push_back(std::move(transfer));
@@ -202,15 +202,14 @@ void DiskRing::End(Transfer* transfer) {
   TransferPtr ended = std::move(*transfer->place);
   active_.erase(ended->place);
   if (ended->overdue) overdue_.fetch_sub(1, std::memory_order_relaxed);
-  const bool verify = ended->io.op == BlockIo::Op::kRead && ended->io.on_disk_thread != nullptr && ended->failure.ok();
-  if (!verify) return Post(std::move(ended));
+  if (ended->io.after == nullptr || !ended->failure.ok()) return Post(std::move(ended));
   read_.push_back(std::move(ended));
 }
 
 void DiskRing::FinishNext() {
   TransferPtr transfer = std::move(read_.front());
   read_.pop_front();
-  transfer->failure = transfer->io.on_disk_thread(transfer->io);
+  transfer->failure = transfer->io.after(transfer->io);
   Post(std::move(transfer));
 }
 

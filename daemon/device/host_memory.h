@@ -56,6 +56,8 @@ class HostMemory {
   virtual absl::StatusOr<std::unique_ptr<Arena>> CreateArena(const char* name, uint64_t size_bytes) = 0;
   // False: shared memory gets no huge pages on this machine (shmem_enabled); populating costs about ten times more.
   virtual bool HugePages() const = 0;
+  // True: the system may write arenas to swap, since it has some and lets this process lock no memory of that size.
+  virtual bool Swappable() const { return false; }
 };
 
 // memfds, with one memory thread for populate and punch. Callbacks are posted to `executor`, which must outlive it.

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -29,6 +30,13 @@ namespace kvartal::device {
 namespace {
 
 constexpr char kShmemEnabledPath[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+constexpr char kSwapsPath[] = "/proc/swaps";
+constexpr char kSwapMaxPath[] = "/sys/fs/cgroup/memory.swap.max";
+
+std::string ContentOf(const char* path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
 
 absl::StatusOr<UniqueFd> CreateSparse(const std::string& name, uint64_t bytes) {
   UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
@@ -53,6 +61,7 @@ struct ArenaMemory {
   std::string name;
   UniqueFd fd, generation_fd;
   Mapping data, generations;
+  bool kept_from_swap = false;
 };
 
 absl::StatusOr<std::shared_ptr<ArenaMemory>> MakeArenaMemory(const char* name, uint64_t bytes) {
@@ -70,6 +79,7 @@ absl::StatusOr<std::shared_ptr<ArenaMemory>> MakeArenaMemory(const char* name, u
     ::madvise(mapping->data(), mapping->size(), MADV_DONTFORK);
   }
   ::madvise(made->data.data(), made->data.size(), MADV_HUGEPAGE);
+  made->kept_from_swap = made->data.KeepFromSwap();
   KV_RETURN_IF_ERROR(Seal(made->fd, 0));
   KV_RETURN_IF_ERROR(Seal(made->generation_fd, F_SEAL_FUTURE_WRITE));
   return made;
@@ -225,17 +235,16 @@ class MemfdMemory : public HostMemory {
   absl::StatusOr<std::unique_ptr<Arena>> CreateArena(const char* name, uint64_t size_bytes) override {
     KV_CHECK(size_bytes > 0 && size_bytes % kExtentAlignBytes == 0);
     KV_ASSIGN_OR_RETURN(std::shared_ptr<ArenaMemory> memory, MakeArenaMemory(name, size_bytes));
+    if (!memory->kept_from_swap) locked_ = false;
     return std::make_unique<MemfdArena>(thread_, std::move(memory));
   }
 
-  bool HugePages() const override {
-    std::ifstream file(kShmemEnabledPath);
-    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    return ShmemHugePagesEnabled(text);
-  }
+  bool HugePages() const override { return ShmemHugePagesEnabled(ContentOf(kShmemEnabledPath)); }
+  bool Swappable() const override { return !locked_ && SystemSwaps(ContentOf(kSwapsPath), ContentOf(kSwapMaxPath)); }
 
  private:
   const std::shared_ptr<MemoryThread> thread_;
+  std::atomic<bool> locked_ = true;  // every arena so far
 };
 
 }  // namespace
@@ -246,6 +255,12 @@ bool ShmemHugePagesEnabled(std::string_view shmem_enabled) {
   if (open == std::string_view::npos || close == std::string_view::npos || close < open) return false;
   const std::string_view chosen = shmem_enabled.substr(open + 1, close - open - 1);
   return chosen == "always" || chosen == "within_size" || chosen == "advise" || chosen == "force";
+}
+
+bool SystemSwaps(std::string_view swaps, std::string_view swap_max) {
+  const size_t heading = swaps.find('\n');
+  const bool has_swap = heading != std::string_view::npos && heading + 1 < swaps.size();
+  return has_swap && swap_max != "0\n";
 }
 
 std::unique_ptr<HostMemory> NewMemfdMemory(Executor* executor) { return std::make_unique<MemfdMemory>(executor); }

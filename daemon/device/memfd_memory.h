@@ -10,4 +10,8 @@ namespace kvartal::device {
 // force") gives huge pages to a mapping that asked for them by madvise. Pure.
 bool ShmemHugePagesEnabled(std::string_view shmem_enabled);
 
+// Whether the system has swap, by the text of /proc/swaps, and lets this process' control group use it, by that of
+// memory.swap.max ("" where there is no such file). Pure.
+bool SystemSwaps(std::string_view swaps, std::string_view swap_max);
+
 }  // namespace kvartal::device

@@ -43,11 +43,9 @@ size_t PoolBlockFile::Overdue() const {
 }
 
 absl::Status PoolBlockFile::Perform(BlockIo* io) {
-  const bool hooked = io->on_disk_thread != nullptr;
-  if (io->op == BlockIo::Op::kWrite && hooked) KV_RETURN_IF_ERROR(io->on_disk_thread(*io));
+  if (io->before != nullptr) KV_RETURN_IF_ERROR(io->before(*io));
   KV_RETURN_IF_ERROR(TransferInTime(*io));
-  if (io->op == BlockIo::Op::kRead && hooked) KV_RETURN_IF_ERROR(io->on_disk_thread(*io));
-  return absl::OkStatus();
+  return io->after == nullptr ? absl::OkStatus() : io->after(*io);
 }
 
 absl::Status PoolBlockFile::TransferInTime(const BlockIo& io) {

@@ -1,5 +1,5 @@
 // The real disk without io_uring: a pool of threads with preadv and pwritev, as many as the device works on at once.
-// Confined to the engine loop; transfers and their on_disk_thread callbacks run on the pool's threads.
+// Confined to the engine loop; transfers and their hooks run on the pool's threads.
 // Invariant: at most `queue_max` transfers are under way (their `done` has not run yet).
 #pragma once
 

@@ -61,7 +61,7 @@ std::string WhyNoRing(int error, std::string_view disabled) {
   }
 }
 
-absl::StatusOr<Ring> MakeRing(unsigned entries, RingOwner owner) {
+absl::StatusOr<Ring> MakeRing(unsigned entries, RingOwner owner, RingInit init) {
   constexpr std::array<unsigned, 3> kFlags = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
                                               IORING_SETUP_COOP_TASKRUN, 0};
   int error = 0;
@@ -69,7 +69,7 @@ absl::StatusOr<Ring> MakeRing(unsigned entries, RingOwner owner) {
     // The single issuer is whoever enables the ring.
     if (owner == RingOwner::kOtherThread && (flags & IORING_SETUP_SINGLE_ISSUER) != 0) flags |= IORING_SETUP_R_DISABLED;
     auto ring = std::make_unique<io_uring>();
-    error = -io_uring_queue_init(entries, ring.get(), flags);
+    error = -init(entries, ring.get(), flags);
     if (error == 0) {
       Ring made(ring.release());
       // Without it a wait with a deadline leaves completions of its own among ours.

@@ -27,7 +27,9 @@ enum class RingOwner {
 };
 // With a single issuer and completions run when it asks for them, or with fewer flags where the kernel knows fewer.
 // Unimplemented, with the reason and what would help.
-absl::StatusOr<Ring> MakeRing(unsigned entries, RingOwner owner);
+// `init` is the kernel's part: a test stands in for one that knows fewer flags.
+using RingInit = int (*)(unsigned entries, io_uring* ring, unsigned flags);
+absl::StatusOr<Ring> MakeRing(unsigned entries, RingOwner owner, RingInit init = io_uring_queue_init);
 // On the thread that is to own it. A ring made for its caller needs none.
 void EnableRing(io_uring* ring);
 

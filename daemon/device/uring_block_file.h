@@ -1,6 +1,6 @@
 // The real disk: transfers through io_uring, with one disk thread for every kTransfersPerRing that the device works on
 // at once. Plain O_DIRECT from and into the callers' memory.
-// Confined to the engine loop; transfers and their on_disk_thread callbacks run on the disk threads.
+// Confined to the engine loop; transfers and their hooks run on the disk threads.
 // Invariant: at most `queue_max` transfers are under way (their `done` has not run yet).
 #pragma once
 

@@ -330,7 +330,7 @@ void Node::ReloadPolicy(Done<control::PolicyReload> done) {
 
 void Node::OnPolicyRead(const absl::Status& status) {
   if (!status.ok()) {
-    audit_->Refused(*policy_->table(), status);
+    audit_->Policy(*policy_->table(), status);
     if (!policy_->wants_restart() || stopping_) return;
     Log(LogLevel::kInfo, "node", "ends to be started again with the capacity that its KVNodePool states");
     return BeginShutdown();
@@ -341,9 +341,8 @@ void Node::OnPolicyRead(const absl::Status& status) {
 }
 
 void Node::AuditPolicy() {
-  audit_->InForce(*policy_->table());
   const std::string& refused = policy_->last_error();
-  audit_->Refused(*policy_->table(), refused.empty() ? absl::OkStatus() : absl::FailedPreconditionError(refused));
+  audit_->Policy(*policy_->table(), refused.empty() ? absl::OkStatus() : absl::FailedPreconditionError(refused));
 }
 
 void Node::CheckInvariants(Done<uint64_t> done) {

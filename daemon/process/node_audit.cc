@@ -49,15 +49,14 @@ void NodeAudit::Door(const attach::DoorEvent& event) {
                : std::move(out).With("client", event.client).With("group", event.group));
 }
 
-void NodeAudit::InForce(const policy::PolicyTable& table) {
-  if (table.version() == version_) return;
-  version_ = table.version();
-  Write(AuditEvent("policy", Keep::kSynced).With("version", version_).With("tenants", table.tenants().size()));
-}
-
-void NodeAudit::Refused(const policy::PolicyTable& in_force, const absl::Status& why) {
-  if (std::exchange(refused_, why) == why || why.ok()) return;
-  Write(AuditEvent("policy_refused", Keep::kSynced).With("version", in_force.version()).With("error", MessageOf(why)));
+void NodeAudit::Policy(const policy::PolicyTable& in_force, const absl::Status& refused) {
+  const absl::Status before = std::exchange(refused_, refused);
+  const bool refusal_ended = refused.ok() && !before.ok();
+  if (std::exchange(version_, in_force.version()) != in_force.version() || refusal_ended) {
+    Write(AuditEvent("policy", Keep::kSynced).With("version", version_).With("tenants", in_force.tenants().size()));
+  }
+  if (refused.ok() || refused == before) return;
+  Write(AuditEvent("policy_refused", Keep::kSynced).With("version", version_).With("error", MessageOf(refused)));
 }
 
 void NodeAudit::DropAsked(const std::string& tenant) {

@@ -24,9 +24,9 @@ class NodeAudit {
                                                          Executor* executor);
 
   void Door(const attach::DoorEvent& event);
-  void InForce(const policy::PolicyTable& table);
-  // What is refused beside it; once, however often it is read. OK: nothing is.
-  void Refused(const policy::PolicyTable& in_force, const absl::Status& why);
+  // What was read: what is in force now, and why something beside it is not (OK: all is). Each is told once, however
+  // often it is read; that a refusal has ended, too.
+  void Policy(const policy::PolicyTable& in_force, const absl::Status& refused);
   void DropAsked(const std::string& tenant);
   void DropFailed(const std::string& tenant, const absl::Status& why);
   // `kept` is run on the executor; where there is no log it is kept by being told.

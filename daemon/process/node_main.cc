@@ -42,7 +42,7 @@ int CheckConfig(const config::NodeConfig& config) {
   const SystemClock clock;
   const absl::StatusOr<std::unique_ptr<NodePolicy>> policy = NodePolicy::Load(config, &clock);
   if (!policy.ok()) return Refuse(policy.status());
-  std::printf("configuration and policy are valid: %zu tenants, %zu warnings\n", (*policy)->table()->tenants().size(),
+  std::printf("configuration and policy are valid; tenants: %zu, warnings: %zu\n", (*policy)->table()->tenants().size(),
               (*policy)->warnings().size());
   return 0;
 }

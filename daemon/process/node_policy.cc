@@ -71,7 +71,7 @@ absl::Status NodePolicy::Replace(absl::StatusOr<control::LoadedPolicy> read) {
                      control::CapacityWaits(read->table->capacity(), table_->capacity()))));
   }
   PutInForce(*std::move(read));
-  Log(LogLevel::kInfo, "policy", "version ", table_->version(), " in force: ", table_->tenants().size(), " tenants");
+  Log(LogLevel::kInfo, "policy", "version ", table_->version(), " in force; tenants: ", table_->tenants().size());
   return absl::OkStatus();
 }
 

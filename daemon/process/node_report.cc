@@ -75,7 +75,11 @@ std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const 
   std::array<control::TierView, kTierCount> tiers;
   control::TierView& dram = tiers[TierIndex(TierKind::kDram)];
   dram.configured = parts.config->dram_bytes > 0;
-  if (!parts.memory->HugePages()) {
+  if (parts.memory->Swappable()) {
+    dram.note =
+        "blocks may be written to swap -> raise the limit on locked memory (LimitMEMLOCK=infinity) and restart, or "
+        "swapoff -a";
+  } else if (!parts.memory->HugePages()) {
     dram.note =
         "no huge pages for shared memory, populating costs about ten times more -> as root, "
         "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled";
@@ -231,6 +235,7 @@ telemetry::NodeMetrics MetricsOf(const NodeParts& parts) {
   metrics.rss_bytes = OwnResidentBytes();
   metrics.bugs = BugCount();
   metrics.huge_pages = parts.memory->HugePages();
+  metrics.swappable = parts.memory->Swappable();
   metrics.direct_io = parts.nvme->direct_io();
   metrics.io_uring = parts.nvme->tier != nullptr && parts.nvme->engine() == device::IoEngine::kUring;
   for (const tier::ConfiguredDisk& disk : metrics.disks) metrics.io_overdue += disk.stats.overdue_transfers;

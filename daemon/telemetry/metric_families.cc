@@ -359,6 +359,7 @@ void AddNodeFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricF
   AddSingle(kRecovering, engine.recovering ? 1 : 0, out);
   AddSingle(kDraining, engine.draining ? 1 : 0, out);
   AddSingle(kHugePages, metrics.huge_pages ? 1 : 0, out);
+  AddSingle(kSwappable, metrics.swappable ? 1 : 0, out);
   AddSingle(kDirectIo, metrics.direct_io ? 1 : 0, out);
   AddSingle(kIoUring, metrics.io_uring ? 1 : 0, out);
   if (engine.nvme_present) {

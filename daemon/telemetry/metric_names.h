@@ -128,6 +128,8 @@ inline constexpr MetricName kRecovering{"kvartal_recovering", "1 while NVMe is b
 inline constexpr MetricName kDraining{"kvartal_draining", "1 while the daemon takes no more stores"};
 inline constexpr MetricName kHugePages{"kvartal_huge_pages",
                                        "1: arenas get huge pages; 0: populating costs ten times more"};
+inline constexpr MetricName kSwappable{"kvartal_arenas_swappable",
+                                       "1: the system may write arenas to swap; 0: they are locked, or it has none"};
 inline constexpr MetricName kDirectIo{"kvartal_direct_io", "1: NVMe I/O passes the page cache by"};
 inline constexpr MetricName kIoUring{"kvartal_io_uring",
                                      "1: NVMe I/O goes through io_uring; 0: through a pool of threads"};

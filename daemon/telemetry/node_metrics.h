@@ -30,6 +30,7 @@ struct NodeMetrics {
   uint64_t rss_bytes = 0;
   uint64_t bugs = 0;
   bool huge_pages = false;
+  bool swappable = false;
   bool direct_io = false;
   bool io_uring = false;
   uint64_t io_overdue = 0;

@@ -99,7 +99,7 @@ NvmeDisk::TransferPtr NvmeDisk::NewTransfer(SlotId slot, const BlockIdentity& id
     transfer = std::make_shared<NvmeTransfer>();
     transfer->page = NewPages(kNvmeHeaderBytes);
     transfer->header_seed = superblock_.header_seed;
-    transfer->buffers = &cipher_buffers_;
+    transfer->bounce = &bounce_;
   } else {
     transfer = std::move(spare_.back());
     spare_.pop_back();
@@ -116,9 +116,9 @@ void NvmeDisk::Recycle(TransferPtr transfer) {
   transfer->write_done = nullptr;
   transfer->read_done = nullptr;
   transfer->payload = {};
-  transfer->landing = Mapping();
   transfer->cipher = nullptr;
-  cipher_buffers_.Give(std::move(transfer->encrypted));
+  bounce_.Give(std::move(transfer->landing));
+  bounce_.Give(std::move(transfer->encrypted));
   if (spare_.size() < kSpareTransfersMax) spare_.push_back(std::move(transfer));
 }
 
@@ -154,7 +154,7 @@ bool NvmeDisk::Write(SlotId slot, const BlockIdentity& identity, int64_t first_c
 bool NvmeDisk::SubmitWrite(const TransferPtr& transfer) {
   device::BlockIo io =
       SlotIo(device::BlockIo::Op::kWrite, device::IoClass::kDemotion, slots_.DomainOf(transfer->slot), *transfer);
-  io.on_disk_thread = [transfer](device::BlockIo& io_to_seal) { return transfer->Seal(&io_to_seal); };
+  io.before = [transfer](device::BlockIo& written) { return transfer->Seal(&written); };
   io.done = [self = shared_from_this(), transfer](const absl::Status& status) { self->OnWritten(transfer, status); };
   return file_->Submit(std::move(io));
 }
@@ -185,19 +185,11 @@ bool NvmeDisk::Read(SlotId slot, const BlockIdentity& identity, std::span<std::b
                     Done done) {
   if (device_state() == DeviceState::kOffline) return false;
   TransferPtr transfer = NewTransfer(slot, identity, payload);
-  // Clients map `payload`: no block of another tenant may pass through it on its way to being refused. Memory that a
-  // queued read has not touched costs nothing.
-  if (!slots_.Proven(slot)) {
-    absl::StatusOr<Mapping> landing = Mapping::Anonymous(payload.size());
-    if (!landing.ok()) return Recycle(std::move(transfer)), false;
-    transfer->landing = *std::move(landing);
-    transfer->payload = {transfer->landing.data(), payload.size()};
-    transfer->deliver_to = payload;
-  }
   transfer->header.generation = slots_.GenerationOf(slot);
   transfer->read_done = std::move(done);
   device::BlockIo io = SlotIo(device::BlockIo::Op::kRead, io_class, slots_.DomainOf(slot), *transfer);
-  io.on_disk_thread = [transfer](device::BlockIo&) { return transfer->Verify(); };
+  if (!slots_.Proven(slot)) io.before = [transfer](device::BlockIo& read) { return transfer->Land(&read); };
+  io.after = [transfer](device::BlockIo&) { return transfer->Verify(); };
   io.done = [self = shared_from_this(), transfer](const absl::Status& status) { self->OnRead(transfer, status); };
   if (!file_->Submit(std::move(io))) {
     Recycle(std::move(transfer));
@@ -244,15 +236,20 @@ void NvmeDisk::OnRead(const TransferPtr& transfer, const absl::Status& status) {
 
 void NvmeDisk::Copy(SlotId from, const std::shared_ptr<NvmeDisk>& target, SlotId to, const BlockIdentity& identity,
                     int64_t first_commit_ms, int64_t last_access_ms, WriteDone done) {
-  const auto buffer = std::make_shared<Mapping>(NewPages(identity.payload_bytes));
+  const auto buffer = std::make_shared<Mapping>(bounce_.Take(identity.payload_bytes));
   const std::span<std::byte> payload(buffer->data(), identity.payload_bytes);
   const auto told = std::make_shared<WriteDone>(std::move(done));
   const absl::Status no_room = absl::ResourceExhaustedError("the disk queue is full");
-  const bool queued = Read(from, identity, payload, device::IoClass::kDemotion, [=](const absl::Status& read) {
-    if (!read.ok()) return (*told)(read);
-    const auto on_written = [buffer, told](absl::StatusOr<BlockHeader> written) { (*told)(std::move(written)); };
-    if (!target->Write(to, identity, first_commit_ms, last_access_ms, payload, on_written)) (*told)(no_room);
-  });
+  const bool queued = Read(from, identity, payload, device::IoClass::kDemotion,
+                           [=, self = shared_from_this()](const absl::Status& read) {
+                             if (!read.ok()) return (*told)(read);
+                             const auto on_written = [self, buffer, told](absl::StatusOr<BlockHeader> written) {
+                               self->bounce_.Give(std::move(*buffer));
+                               (*told)(std::move(written));
+                             };
+                             if (!target->Write(to, identity, first_commit_ms, last_access_ms, payload, on_written))
+                               (*told)(no_room);
+                           });
   if (!queued) (*told)(no_room);
 }
 

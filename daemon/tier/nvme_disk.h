@@ -13,7 +13,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "daemon/base/mapping.h"
-#include "daemon/tier/cipher_buffers.h"
+#include "daemon/tier/bounce_buffers.h"
 #include "daemon/tier/device_health.h"
 #include "daemon/tier/disk_choice.h"
 #include "daemon/tier/disk_stats.h"
@@ -105,7 +105,7 @@ class NvmeDisk : public std::enable_shared_from_this<NvmeDisk> {
   std::vector<uint32_t> stalled_;
   absl::flat_hash_map<DomainId, uint32_t> waiting_of_;  // writes that wait, in whatever segment
   absl::flat_hash_map<DomainId, std::shared_ptr<PresentCipher>> ciphers_;
-  CipherBuffers cipher_buffers_;
+  BounceBuffers bounce_;
   std::vector<TransferPtr> spare_;
   std::shared_ptr<HeaderScan> scan_;
   Mapping zeros_;  // never written: the kernel's zero page, whatever its size

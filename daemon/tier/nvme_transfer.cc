@@ -20,7 +20,7 @@ absl::Status NvmeTransfer::Encrypt(const cipher::TenantCipher* with, device::Blo
   if (with != nullptr) header.seal = with->NewSeal();
   bool sealed = header.seal.key_id != 0;
   if (sealed) {
-    encrypted = buffers->Take(payload.size());
+    encrypted = bounce->Take(payload.size());
     EncodeBlockHeader(header, header_seed, slot, header_page);
     sealed = with->Encrypt(BoundToPayload(header_page), payload, {encrypted.data(), payload.size()}, &header.seal);
   }
@@ -33,14 +33,20 @@ absl::Status NvmeTransfer::Encrypt(const cipher::TenantCipher* with, device::Blo
   return absl::OkStatus();
 }
 
+absl::Status NvmeTransfer::Land(device::BlockIo* io) {
+  landing = bounce->Take(payload.size());
+  io->parts[1].iov_base = landing.data();
+  return absl::OkStatus();
+}
+
 absl::Status NvmeTransfer::Verify() {
   absl::Status result = Check();
+  const std::span<std::byte> arrived = Arrived();
   // What came instead is nobody's, and the slot may be mapped.
-  if (!result.ok()) std::fill(payload.begin(), payload.end(), std::byte{0});
+  if (!result.ok()) std::fill(arrived.begin(), arrived.end(), std::byte{0});
   if (landing.data() != nullptr) {
-    if (result.ok()) std::copy(payload.begin(), payload.end(), deliver_to.begin());
-    payload = {};
-    landing = Mapping();
+    if (result.ok()) std::copy(arrived.begin(), arrived.end(), payload.begin());
+    bounce->Give(std::move(landing));
   }
   return result;
 }
@@ -66,7 +72,7 @@ absl::Status NvmeTransfer::CheckSum(bool encrypted_alone, const BlockHeader& fou
     return absl::DataLossError(
         absl::StrCat("nvme slot ", slot.value(), " is in the clear, its tenant's policy is not"));
   verdict = Verdict::kBadChecksum;
-  const uint64_t checksum = PayloadChecksum(payload);
+  const uint64_t checksum = PayloadChecksum(Arrived());
   if (checksum == found.payload_xxh3) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("nvme slot ", slot.value(), ": payload checksum is ",
                                           absl::Hex(checksum, absl::kZeroPad16), ", its header says ",
@@ -80,7 +86,7 @@ absl::Status NvmeTransfer::Decrypt(const cipher::TenantCipher* with, const Block
         absl::StrCat("nvme slot ", slot.value(), " is encrypted under key ", found.seal.key_id, ", which is gone"));
   }
   verdict = Verdict::kBadChecksum;
-  if (with->Decrypt(BoundToPayload({page.data(), page.size()}), found.seal, payload)) return absl::OkStatus();
+  if (with->Decrypt(BoundToPayload({page.data(), page.size()}), found.seal, Arrived())) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("nvme slot ", slot.value(), " is not what was encrypted under key ",
                                           found.seal.key_id, " for its tenant"));
 }

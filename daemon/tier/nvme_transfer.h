@@ -15,7 +15,7 @@
 #include "daemon/base/mutex.h"
 #include "daemon/base/status.h"
 #include "daemon/device/block_file.h"
-#include "daemon/tier/cipher_buffers.h"
+#include "daemon/tier/bounce_buffers.h"
 #include "daemon/tier/nvme_format.h"
 
 namespace kvartal::tier {
@@ -51,11 +51,10 @@ struct NvmeTransfer {
   uint64_t header_seed = 0;
   SlotId slot;
   BlockHeader header;                           // to write; or expected (generation 0: any), then found
-  std::span<std::byte> payload;                 // what the disk writes or reads
-  Mapping landing;                              // read: `payload`, where that may be another's block
-  std::span<std::byte> deliver_to;              // then: where it goes once it is found to be the one asked for
+  std::span<std::byte> payload;                 // what is written, or where the block goes that is read
+  Mapping landing;                              // read: what the disk puts where that may be another's block
   std::shared_ptr<const PresentCipher> cipher;  // of the domain
-  CipherBuffers* buffers = nullptr;             // outlives it
+  BounceBuffers* bounce = nullptr;              // outlives it
   Mapping encrypted;                            // write: what of `payload` goes to the disk
   Verdict verdict = Verdict::kFine;
   absl::AnyInvocable<void(absl::StatusOr<BlockHeader>)> write_done;
@@ -63,12 +62,18 @@ struct NvmeTransfer {
 
   // Before a write: checksum or encryption of the payload, and the header page. FailedPrecondition: there is no key.
   absl::Status Seal(device::BlockIo* io);
+  // Before a read of what may be another tenant's block: clients map `payload`, so the disk is given memory of the
+  // daemon's own, and the block goes on to `payload` once it is found to be the one asked for.
+  absl::Status Land(device::BlockIo* io);
   // After a read: DataLoss, and a verdict, when header or payload is not what was asked for; FailedPrecondition when
-  // its key is gone; after either the payload is zeros. An encrypted one is decrypted where it lies: nobody is told of
-  // it before.
+  // its key is gone; after either what the disk brought is zeros. An encrypted one is decrypted where it lies: nobody
+  // is told of it before.
   absl::Status Verify();
 
  private:
+  std::span<std::byte> Arrived() const {
+    return landing.data() == nullptr ? payload : std::span(landing.data(), payload.size());
+  }
   absl::Status Encrypt(const cipher::TenantCipher* with, device::BlockIo* io);
   absl::Status Check();
   absl::Status CheckIdentity(const BlockHeader& found) const;

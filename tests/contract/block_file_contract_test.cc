@@ -208,7 +208,7 @@ TEST_P(BlockFileContract, TheHookOfAWriteMakesTheBytesThatAreWritten) {
   Buffer expected(8 * kKiB);
   expected.Fill(6);
   BlockIo io = Io(BlockIo::Op::kWrite, 0, {&buffer});
-  io.on_disk_thread = [&](BlockIo&) {
+  io.before = [&](BlockIo&) {
     buffer.Fill(6);
     return absl::OkStatus();
   };
@@ -225,7 +225,7 @@ TEST_P(BlockFileContract, TheHookOfAWriteMayHaveOtherMemoryWritten) {
   untouched.Fill(12);
   other.Fill(13);
   BlockIo io = Io(BlockIo::Op::kWrite, 0, {&header, &payload});
-  io.on_disk_thread = [&](BlockIo& transfer) {
+  io.before = [&](BlockIo& transfer) {
     transfer.parts[1].iov_base = other.data();
     return absl::OkStatus();
   };
@@ -244,7 +244,7 @@ TEST_P(BlockFileContract, AWriteWhoseHookFailsWritesNothing) {
   Buffer buffer(8 * kKiB);
   buffer.Fill(8);
   BlockIo io = Io(BlockIo::Op::kWrite, 0, {&buffer});
-  io.on_disk_thread = [](BlockIo&) { return absl::AbortedError("not this one"); };
+  io.before = [](BlockIo&) { return absl::AbortedError("not this one"); };
   EXPECT_EQ(Run(std::move(io)), absl::AbortedError("not this one"));
   Buffer read(8 * kKiB);
   ASSERT_TRUE(Read(0, {&read}).ok());
@@ -258,12 +258,36 @@ TEST_P(BlockFileContract, TheHookOfAReadSeesTheBytesAndDecides) {
   Buffer read(8 * kKiB);
   bool saw = false;
   BlockIo io = Io(BlockIo::Op::kRead, 0, {&read});
-  io.on_disk_thread = [&](BlockIo&) {
+  io.after = [&](BlockIo&) {
     saw = read.Equals(stored);
     return absl::DataLossError("checksum");
   };
   EXPECT_EQ(Run(std::move(io)), absl::DataLossError("checksum"));
   EXPECT_TRUE(saw);
+}
+
+TEST_P(BlockFileContract, AReadMayLandInOtherMemoryThatIsNamedJustBefore) {
+  Buffer header(4 * kKiB), payload(8 * kKiB);
+  header.Fill(14);
+  payload.Fill(15);
+  ASSERT_TRUE(Write(0, {&header, &payload}).ok());
+  Buffer read_header(4 * kKiB), read(8 * kKiB), landing(8 * kKiB), untouched(8 * kKiB);
+  read.Fill(16);
+  untouched.Fill(16);
+  bool landed = false;
+  BlockIo io = Io(BlockIo::Op::kRead, 0, {&read_header, &read});
+  io.before = [&](BlockIo& transfer) {
+    transfer.parts[1].iov_base = landing.data();
+    return absl::OkStatus();
+  };
+  io.after = [&](BlockIo& transfer) {
+    landed = transfer.parts[1].iov_base == landing.data() && landing.Equals(payload);
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(Run(std::move(io)).ok());
+  EXPECT_TRUE(landed);
+  EXPECT_TRUE(read_header.Equals(header));
+  EXPECT_TRUE(read.Equals(untouched));
 }
 
 TEST_P(BlockFileContract, AReadTouchesNothingBesideWhatItWasGiven) {
@@ -326,7 +350,7 @@ TEST_P(BlockFileContract, MoreTransfersThanTheDeviceTakesAtOnceKeepTheirBytesApa
       io.part_count = 2;
       io.parts[0] = {memory.data() + at, 4 * kKiB};
       io.parts[1] = {memory.data() + at + 4 * kKiB, kSlotBytes - 4 * kKiB};
-      io.on_disk_thread = [&](BlockIo&) {
+      (op == BlockIo::Op::kWrite ? io.before : io.after) = [&](BlockIo&) {
         const std::lock_guard lock(mutex);
         ++hooked;
         return absl::OkStatus();

@@ -1,7 +1,8 @@
 // Every state that a crash could have left: what the engine writes to disk and catalog is recorded and cut at many
 // points, some of what was not yet safe is dropped or torn, and the real recovery code starts on what remains. No byte
 // is wrong, nothing that was called durable is lost by a kill, nothing that was erased comes back, the books agree.
-// KVARTAL_CRASH_SEEDS: how many histories (default 2); KVARTAL_TEST_SEED: the first one.
+// KVARTAL_CRASH_SEEDS: how many histories (default 2); KVARTAL_TEST_SEED: the first one; KVARTAL_CRASH_POINTS: at how
+// many places each is cut (default 24), at every one where that is more than there are.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +30,7 @@ constexpr uint64_t kSlotBytes = kBlockBytes + kNvmeHeaderBytes;
 constexpr uint64_t kNumbers = 48;  // keys of a tenant
 constexpr int64_t kMaxAgeMs = 60'000;
 constexpr int kSteps = 260;
-constexpr int kPointsASeed = 24;
+constexpr uint64_t kPointsASeed = 24;
 constexpr int kSubsetsAPoint = 2;  // of each kind
 constexpr CrashPoint kNever = ~CrashPoint{0};
 const char* const kTenants[] = {"small/t", "aged/t", "dropped/t"};
@@ -362,9 +363,11 @@ TEST_P(CrashHistory, NoStateACrashCouldLeaveIsWrongLossyOrBringsBackWhatWasErase
     NoteEnds();
     for (const Version& version : versions_) erased += version.erased_at != kNever;
     std::mt19937_64 random(seed);
-    for (int i = 0; i <= kPointsASeed; ++i) {
-      // The last one is the end, where every drop is over.
-      const CrashPoint point = i == kPointsASeed ? journal_.size() : random() % journal_.size();
+    // Some of the points, or every one; the last one is the end, where every drop is over.
+    const uint64_t points = std::min<uint64_t>(Environment("KVARTAL_CRASH_POINTS", kPointsASeed), journal_.size());
+    for (uint64_t i = 0; i <= points; ++i) {
+      const bool in_order = points == journal_.size() || i == points;
+      const CrashPoint point = !in_order ? random() % journal_.size() : i == points ? journal_.size() : i;
       for (int subset = 0; subset < kSubsetsAPoint; ++subset) {
         for (const ImageKind kind : {ImageKind::kKilled, ImageKind::kPowerCut, ImageKind::kCatalogLost}) {
           SCOPED_TRACE(absl::StrCat("seed ", seed, ", cut at ", point, " of ", journal_.size(), ", subset ", subset,

@@ -211,6 +211,10 @@ TEST(KvartalctlAlone, SimulateAskedWronglyIsTwoAndAPolicyThatIsNotThereIsOne) {
   EXPECT_EQ(simulate({"--policy", folder}).exit_code, 2);
   EXPECT_EQ(simulate({"--capacity", "dram=64Mi", "--policy", folder, "--split", "1,2"}).exit_code, 2);
   EXPECT_EQ(simulate({"--capacity", "dram=64Mi", "--policy", folder, "--eviction", "fifo"}).exit_code, 2);
+  EXPECT_EQ(simulate({"--sweep", "dram=32Mi,64Mi", "--policy", folder, "--plot", "sweep.png"}).exit_code, 2);
+  EXPECT_EQ(RunCommand({"kvartalctl", "simulate", "--requests", "-1", "--capacity", "dram=64Mi", "--policy", folder})
+                .exit_code,
+            2);
   const CommandResult above = simulate({"--capacity", "dram=1Gi", "--policy", folder});
   EXPECT_EQ(above.exit_code, 2);
   EXPECT_THAT(above.err, HasSubstr("KVNodePool local: states 64Mi of dram, which is less than 1Gi"));

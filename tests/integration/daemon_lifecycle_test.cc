@@ -229,7 +229,7 @@ TEST(DaemonSignals, SighupPutsAGoodPolicyInForceAndKeepsTheLastGoodOne) {
 
   WriteFile(daemon.manifest_path(), TenantManifest("one", "uid: 1", "8Mi") + TenantManifest("two", "uid: 2", "8Mi"));
   daemon.Signal(SIGHUP);
-  ASSERT_TRUE(daemon.WaitForLog("in force: 2 tenants")) << daemon.log();
+  ASSERT_TRUE(daemon.WaitForLog("in force; tenants: 2")) << daemon.log();
   nlohmann::json status = StatusOf(daemon);
   const std::string second_version = status["policy_version"];
   EXPECT_NE(second_version, first_version);
@@ -254,7 +254,7 @@ TEST(DaemonSignals, AFolderThatIsSlowToReadHoldsUpNobody) {
     daemon.Signal(SIGHUP);
     EXPECT_EQ(StatusOf(daemon)["policy_version"], version);
   }
-  ASSERT_TRUE(daemon.WaitForLog("in force: 2 tenants")) << daemon.log();
+  ASSERT_TRUE(daemon.WaitForLog("in force; tenants: 2")) << daemon.log();
   EXPECT_NE(StatusOf(daemon)["policy_version"], version);
 }
 

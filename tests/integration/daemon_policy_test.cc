@@ -99,6 +99,25 @@ TEST_F(DaemonPolicyTest, ASwappedConfigMapIsInForceAsAWhole) {
   EXPECT_EQ(DramLimit(), 4 * kMiB);
 }
 
+TEST_F(DaemonPolicyTest, ThatARefusalHasEndedIsInTheAuditLogAtTheSameVersionToo) {
+  const std::string version = Status()["policy_version"];
+  const std::string good = ReadFile(daemon_.manifest_path());
+  WriteFile(daemon_.manifest_path(), TenantManifest("red", "socket: red", "eight"));
+  ASSERT_TRUE(daemon_.WaitForLog("refused, version")) << daemon_.log();
+  WriteFile(daemon_.manifest_path(), good);
+  EXPECT_EQ(daemon_.Ctl({"reload"}).exit_code, 0);
+  EXPECT_EQ(Status()["policy_version"], version);
+  Stop();
+  std::vector<std::string> told;
+  for (const nlohmann::json& one : Audit()) {
+    const std::string event = one["event"];
+    if (!event.starts_with("policy")) continue;
+    told.push_back(event);
+    EXPECT_EQ(one["version"], version);
+  }
+  EXPECT_EQ(told, (std::vector<std::string>{"policy", "policy_refused", "policy"}));
+}
+
 TEST_F(DaemonPolicyTest, AnInvalidFileIsRefusedWholeAndToldOnce) {
   const std::string version = Status()["policy_version"];
   WriteFile(daemon_.policy_dir() + "/blue.yaml", TenantManifest("blue", "socket: blue", "8Mi"));
@@ -114,7 +133,7 @@ TEST_F(DaemonPolicyTest, AnInvalidFileIsRefusedWholeAndToldOnce) {
   EXPECT_EQ(daemon_.Ctl({"reload"}).exit_code, 1) << "asked for, it is told to who asks, and to nobody else again";
   // A second change is the proof that the polls in between said nothing.
   WriteFile(daemon_.manifest_path(), TenantManifest("red", "socket: red", "12Mi"));
-  ASSERT_TRUE(daemon_.WaitForLog("in force: 2 tenants")) << daemon_.log();
+  ASSERT_TRUE(daemon_.WaitForLog("in force; tenants: 2")) << daemon_.log();
   EXPECT_EQ(LogLines("refused, version"), 1u) << daemon_.log();
   EXPECT_EQ(Status()["policy_error"], "");
   EXPECT_EQ(Status()["tenants"], 2);

@@ -92,7 +92,7 @@ bool LyingFile::Submit(device::BlockIo io) {
   }
   if (planted_ == Planted::kLosesWrites && write && of_block && ++writes_ % 8 == 0) {
     executor_->Post([io = std::make_shared<device::BlockIo>(std::move(io))] {
-      const absl::Status sealed = io->on_disk_thread(*io);
+      const absl::Status sealed = io->before(*io);
       io->done(sealed);
     });
     return true;
@@ -106,8 +106,8 @@ bool LyingFile::Submit(device::BlockIo io) {
   }
   const auto before = before_.find(io.offset);
   if (before == before_.end() || before->second.size() != bytes) return honest_->Submit(std::move(io));
-  io.on_disk_thread = [header = io.parts[0], payload = io.parts[1], old = before->second,
-                       verify = std::move(io.on_disk_thread)](device::BlockIo& read) mutable {
+  io.after = [old = before->second, verify = std::move(io.after)](device::BlockIo& read) mutable {
+    const auto& [header, payload] = read.parts;
     std::memcpy(header.iov_base, old.data(), header.iov_len);
     std::memcpy(payload.iov_base, old.data() + header.iov_len, payload.iov_len);
     return verify(read);

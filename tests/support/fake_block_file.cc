@@ -163,14 +163,13 @@ class FakeBlockFile::MemoryFile : public device::BlockFile {
     absl::Status Perform(Queued* queued, uint64_t bytes_max = UINT64_MAX) {
       BlockIo& io = queued->io;
       const bool write = io.op == BlockIo::Op::kWrite;
-      if (write && io.on_disk_thread != nullptr) KV_RETURN_IF_ERROR(io.on_disk_thread(io));
+      if (io.before != nullptr) KV_RETURN_IF_ERROR(io.before(io));
       const uint64_t moved = std::min(io.bytes(), bytes_max);
       Transfer(io, disk->bytes.data(), moved);
       if (write) NoteWrite(io.offset, moved, queued->submitted_at);
       (write ? counts.writes : counts.reads) += 1;
       (write ? counts.bytes_written : counts.bytes_read) += moved;
-      if (!write && io.on_disk_thread != nullptr) return io.on_disk_thread(io);
-      return absl::OkStatus();
+      return io.after == nullptr ? absl::OkStatus() : io.after(io);
     }
 
     void NoteWrite(uint64_t offset, uint64_t bytes, size_t submitted_at) {

@@ -18,12 +18,10 @@ using device::BlockIo;
 
 absl::Status IoError() { return absl::UnavailableError("the disk was told to fail (EIO)"); }
 
-// Its hook runs, then it ends with `told` and moves nothing. (After a read the buffer holds what was there: worse than
-// nothing, for who looks at it all the same.)
+// It is got ready, then it ends with `told` and moves nothing.
 void MoveNothing(BlockIo* io, absl::Status told) {
-  const bool write = io->op == BlockIo::Op::kWrite;
-  io->on_disk_thread = [write, hook = std::move(io->on_disk_thread), told = std::move(told)](BlockIo& moved) mutable {
-    if (write && hook != nullptr) KV_RETURN_IF_ERROR(hook(moved));
+  io->before = [hook = std::move(io->before), told = std::move(told)](BlockIo& moved) mutable {
+    if (hook != nullptr) KV_RETURN_IF_ERROR(hook(moved));
     return told;
   };
 }
@@ -36,7 +34,7 @@ void TellInstead(BlockIo* io, absl::Status told) {
 
 // A front part is moved; the caller is told `told`.
 void MoveFront(BlockIo* io, uint64_t bytes, absl::Status told) {
-  if (io->op == BlockIo::Op::kRead) io->on_disk_thread = nullptr;  // there is nothing whole to look at
+  io->after = nullptr;  // there is nothing whole to look at
   TellInstead(io, std::move(told));
   if (bytes == 0) return MoveNothing(io, absl::CancelledError("nothing is moved"));
   io->part_count = bytes <= io->parts[0].iov_len ? 1 : 2;
@@ -53,9 +51,8 @@ std::byte* ByteAt(const BlockIo& io, uint64_t at) {
 }
 
 void FlipInBuffer(BlockIo* io, uint64_t bit) {
-  std::byte* const byte = ByteAt(*io, bit / 8);
-  io->on_disk_thread = [byte, bit, hook = std::move(io->on_disk_thread)](BlockIo& read) mutable {
-    *byte ^= std::byte{1} << (bit % 8);
+  io->after = [bit, hook = std::move(io->after)](BlockIo& read) mutable {
+    *ByteAt(read, bit / 8) ^= std::byte{1} << (bit % 8);
     return hook == nullptr ? absl::OkStatus() : hook(read);
   };
 }
@@ -67,7 +64,7 @@ void FlipOnDisk(BlockIo* io, uint64_t bit) {
   meant.op = io->op;
   std::copy(io->parts, io->parts + io->part_count, meant.parts);
   meant.part_count = io->part_count;
-  io->on_disk_thread = [copy, meant = std::move(meant), bit, hook = std::move(io->on_disk_thread)](BlockIo&) mutable {
+  io->before = [copy, meant = std::move(meant), bit, hook = std::move(io->before)](BlockIo&) mutable {
     if (hook != nullptr) KV_RETURN_IF_ERROR(hook(meant));
     uint64_t at = 0;
     for (int i = 0; i < meant.part_count; ++i) {

@@ -203,6 +203,7 @@ absl::StatusOr<Report> RunBandwidth(const Common& common, const BandwidthOptions
   report.Add("loads", run.loads());
   report.Add("blocks_not_from_nvme", run.from_memory());
   report.Add("wrong", run.wrong());
+  report.Require(run.wrong() == 0, "wrong");
   report.Note(absl::StrCat(options.depth, " closed loops a tenant, chains of ", options.chain, " blocks of ",
                            options.block_kib,
                            " KiB; weights 400 (Premium) and 100 (Basic); alone and contended rounds "

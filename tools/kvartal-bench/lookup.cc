@@ -139,6 +139,7 @@ absl::Status OneClient(BenchDaemon* daemon, BenchClient* client, const Resident&
   report->Add("pinned_floor_ratio", Median(together.ratio));
   report->Add("blocks_per_second", options.chain * 1e6 / Median(apart.p50));
   report->Add("wrong", apart.wrong + together.wrong);
+  report->Require(apart.wrong + together.wrong == 0, "wrong");
   report->Note(
       "p50, p99, floor: client on one CPU, daemon or echo on another; pinned: both on one CPU; Release included, "
       "which travels with the next lookup");
@@ -200,6 +201,7 @@ absl::Status ManyClients(const std::string& socket, const kv_layout& layout, con
   report->Add("p99_us", Median(p99));
   report->Add("blocks_per_second", Median(blocks_per_second));
   report->Add("wrong", wrong);
+  report->Require(wrong == 0, "wrong");
   report->Note(absl::StrCat(options.clients, " sessions on a thread each, placed by the system; Release included"));
   return absl::OkStatus();
 }

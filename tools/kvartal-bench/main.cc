@@ -18,6 +18,7 @@ namespace kvartal::bench {
 namespace {
 
 constexpr int kExitUsage = 2;
+constexpr int kExitUnmet = 3;
 
 // "inf" or a number of blocks; 0 stands for no limit.
 bool ParseCapacity(const std::string& text, uint64_t* blocks) {
@@ -93,7 +94,11 @@ class CommandLine {
     if (silent_) return 0;
     std::printf("%s", report->Table().c_str());
     if (json_) std::printf("%s\n", report->Json().c_str());
-    return 0;
+    if (report->unmet().empty()) return 0;
+    std::fflush(stdout);
+    std::fprintf(stderr, "kvartal-bench: not as it must be on any machine: %s\n",
+                 absl::StrJoin(report->unmet(), ", ").c_str());
+    return kExitUnmet;
   }
 
  private:
@@ -127,7 +132,8 @@ class CommandLine {
                     "the trace [trace for all eviction orders but lru]")
         ->check(CLI::IsMember({"wall", "trace"}));
     sub->add_option("--block-kib", replay_.block_kib)->check(CLI::Range(1, 32768))->capture_default_str();
-    sub->add_option("--requests", replay_.requests, "only the first N requests (0: all)");
+    sub->add_option("--requests", replay_.requests, "only the first N requests (0: all)")
+        ->check(CLI::NonNegativeNumber);
     sub->add_flag("--inject-flip", replay_.inject_flip, "flip one stored bit: wrong_bytes must not be 0");
   }
 
@@ -186,7 +192,8 @@ class CommandLine {
         ->check(CLI::Range(0, 100))
         ->capture_default_str();
     neighbour->add_option("--eviction", neighbour_.eviction)->check(Eviction())->capture_default_str();
-    neighbour->add_option("--requests", neighbour_.requests, "only the first N of the trace (0: all)");
+    neighbour->add_option("--requests", neighbour_.requests, "only the first N of the trace (0: all)")
+        ->check(CLI::NonNegativeNumber);
     CLI::Option* const idle =
         neighbour->add_flag("--idle", neighbour_.idle, "two of the four and the scanner idle: what the others may use");
     neighbour
@@ -297,7 +304,7 @@ class CommandLine {
     CLI::App* const demo = Subcommand("demo", "three tenants, three processes, three uids, one real trace",
                                       [this] { return RunDemo(common_, demo_); });
     demo->add_option("--trace", demo_.trace)->check(TraceName())->capture_default_str();
-    demo->add_option("--requests", demo_.requests, "only the first N requests (0: all)");
+    demo->add_option("--requests", demo_.requests, "only the first N requests (0: all)")->check(CLI::NonNegativeNumber);
     demo->add_option("--block-kib", demo_.block_kib)->check(CLI::Range(4, 1024))->capture_default_str();
   }
 

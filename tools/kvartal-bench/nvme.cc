@@ -288,6 +288,7 @@ absl::StatusOr<Report> RunNvme(const Common& common, const NvmeOptions& options)
   report.Add("fio_engine", fio_engine);
   report.Add("huge_pages", huge_pages);
   report.Add("wrong", wrong);
+  report.Require(wrong == 0, "wrong");
   report.Note(
       "ratios: the smallest over the block sizes. fio reads the daemon's own file and writes a prewritten file of the "
       "same size beside it; I/O size is block + 4 KiB header, depth is the daemon's I/O threads. stream: the same "
@@ -326,6 +327,7 @@ absl::StatusOr<Report> RunNvmeEncrypted(const Common& common, const NvmeOptions&
   report.Add("io_threads", static_cast<uint64_t>(options.io_threads));
   report.Add("blocks_not_from_nvme", from_memory);
   report.Add("wrong", wrong);
+  report.Require(wrong == 0, "wrong");
   report.Note(
       "two daemons, each with a prewritten file of its own on one disk, measured in turns; the tenant of one asks for "
       "encryption: {nvme: Required}. The reads verify a tag where the plain ones verify a checksum");

@@ -147,7 +147,8 @@ absl::StatusOr<Report> RunQuota(const Common& common, const QuotaOptions& option
   const admin::v1::TenantTier& nvme = admin::TierOf(tenant, "nvme");
   const uint64_t counted = admin::RefusalsOf(dram);
   Report report("quota");
-  report.Add("overshoot_bytes", std::max(dram.overshoot_bytes(), nvme.overshoot_bytes()));
+  const uint64_t overshoot = std::max(dram.overshoot_bytes(), nvme.overshoot_bytes());
+  report.Add("overshoot_bytes", overshoot);
   report.Add("charges", status.charges());
   report.Add("refusal_p99_ms", static_cast<double>(status.refusal_p99_us()) / 1e3);
   report.Add("refusal_answer_p99_ms", static_cast<double>(status.refusal_answer_p99_us()) / 1e3);
@@ -164,6 +165,8 @@ absl::StatusOr<Report> RunQuota(const Common& common, const QuotaOptions& option
       " clients; the ledger compares with the limit in force at every charge; "
       "a refusal's time is what deciding took, its answer may have waited for a write; upper bounds of buckets"));
   if (options.inject) report.Note("a daemon built to ask no limit: overshoot_bytes must not be 0");
+  report.Require((overshoot == 0) != options.inject, "overshoot_bytes");
+  report.Require(refused <= counted, "refusals_uncounted");
   return report;
 }
 

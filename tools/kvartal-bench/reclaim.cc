@@ -233,6 +233,8 @@ absl::StatusOr<Report> RunReclaim(const Common& common, const ReclaimOptions& op
   report.Add("visible_unfinished", figures.visible);
   report.Add("dead_groups_joined", run.joined());
   report.Add("leaked_bytes", figures.leaked_bytes);
+  report.Require((figures.visible == 0) != options.inject_commit, "visible_unfinished");
+  report.Require(figures.leaked_bytes == 0, "leaked_bytes");
   report.Note(
       "p50, p99: EOF seen by the daemon to bytes charged back, told by the daemon; kernel: SIGKILL to that EOF, the "
       "rest of what is seen from outside, polling included");

@@ -211,6 +211,7 @@ absl::StatusOr<Report> RunReplay(const Common& common, const ReplayOptions& opti
              RatioOf(after.tokens_hit() - before.tokens_hit(), after.tokens_asked() - before.tokens_asked()));
   report.Add("loaded_bytes", replay.result().loaded_bytes);
   report.Add("wrong_bytes", replay.result().wrong_bytes);
+  report.Require((replay.result().wrong_bytes == 0) != options.inject_flip, "wrong_bytes");
   report.Add("stored_blocks", after.blocks_stored() - before.blocks_stored());
   report.Add("evictions", admin::TierOf(after, "dram").evictions() - admin::TierOf(before, "dram").evictions());
   report.Add("refusals", replay.result().sum.refused);

@@ -37,6 +37,7 @@ std::string Report::Json() const {
       std::visit([&object, &name = key](const auto& any) { object[name] = any; }, value);
     }
   }
+  if (!unmet_.empty()) object["unmet"] = unmet_;
   return object.dump();
 }
 

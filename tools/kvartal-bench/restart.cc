@@ -106,6 +106,9 @@ class RestartRun {
     report->Add("first_hit_ms", Median(first_hit_ms_));
     report->Add("first_hit_max_ms", Percentile(first_hit_ms_, 100));
     if (!ledger_note_.empty()) report->Note(ledger_note_);
+    report->Require((lost_ == 0) != options_.inject_loss, "lost_durable");
+    report->Require(wrong_bytes_ == 0, "wrong_bytes");
+    report->Require(ledger_equal_ != options_.inject_loss, "ledger_equal");
   }
 
  private:

@@ -90,6 +90,9 @@ class EntriesRun {
     report->Add("wrong_bytes", wrong_bytes_);
     report->Add("ledger_equal", ledger_equal_);
     report->Add("catalog_write_s", write_s_);
+    report->Require(missing_ == 0, "missing");
+    report->Require(wrong_bytes_ == 0, "wrong_bytes");
+    report->Require(ledger_equal_, "ledger_equal");
   }
 
  private:

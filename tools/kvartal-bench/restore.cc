@@ -259,6 +259,7 @@ absl::StatusOr<Report> RunRestore(const Common& common, const NvmeOptions& optio
   report.Add("restore_ratio", smallest);
   report.Add("blocks_not_from_nvme", from_memory);
   report.Add("wrong", wrong);
+  report.Require(wrong == 0, "wrong");
   report.Note(
       "restore_ratio: of NVMe -> cache -> client's own memory to the slower of fio's reads of the same file (block + 4 "
       "KiB header, the daemon's depth) and memcpy of as many bytes, in turns; the smallest over the block sizes. The "

@@ -44,6 +44,7 @@ constexpr const char* kFaults = "io_error=2,short=2,torn=8,flip=8,no_space=2,del
 constexpr double kRssSlackMib = 16;
 constexpr double kFdSlack = 8;
 constexpr double kDiskSlackMib = 96;
+constexpr double kSettledMinutes = 5;  // from here on nothing may grow: its first quarter sees a daemon that is full
 
 struct SoakTenant {
   const char* name;
@@ -205,13 +206,16 @@ void AddCounts(const SoakCounts& counts, Report* report) {
   report->Add("wrong_bytes", counts.wrong_bytes);
 }
 
+// `settled`: the run was long enough that its first quarter is not the filling of an empty daemon.
 void AddGrowth(const std::vector<SoakSample>& samples, const char* name, double SoakSample::* measure, double slack,
-               Report* report) {
+               bool settled, Report* report) {
   const Growth growth = GrowthOf(samples, measure);
   report->Add(absl::StrCat(name, "_first"), growth.first);
   report->Add(absl::StrCat(name, "_last"), growth.last);
   report->Add(absl::StrCat(name, "_max"), growth.max);
-  report->Add(absl::StrCat(name, "_flat"), Flat(growth, slack));
+  const std::string flat = absl::StrCat(name, "_flat");
+  report->Add(flat, Flat(growth, slack));
+  report->Require(Flat(growth, slack) || !settled, flat);
 }
 
 }  // namespace
@@ -257,10 +261,14 @@ absl::StatusOr<Report> RunSoak(const Common& common, const SoakOptions& options)
   report.Add("disk_faults", FaultsIn(log));
   report.Add("ledger_equal", ledger_equal);
   report.Add("bugs", status.bugs());
-  AddGrowth(*samples, "rss_mib", &SoakSample::rss_mib, kRssSlackMib, &report);
-  AddGrowth(*samples, "shmem_mib", &SoakSample::shmem_mib, kRssSlackMib, &report);
-  AddGrowth(*samples, "fds", &SoakSample::fds, kFdSlack, &report);
-  AddGrowth(*samples, "disk_mib", &SoakSample::disk_mib, kDiskSlackMib, &report);
+  report.Require(sum.wrong_bytes == 0, "wrong_bytes");
+  report.Require(ledger_equal, "ledger_equal");
+  report.Require(status.bugs() == 0, "bugs");
+  const bool settled = options.minutes >= kSettledMinutes;
+  AddGrowth(*samples, "rss_mib", &SoakSample::rss_mib, kRssSlackMib, settled, &report);
+  AddGrowth(*samples, "shmem_mib", &SoakSample::shmem_mib, kRssSlackMib, settled, &report);
+  AddGrowth(*samples, "fds", &SoakSample::fds, kFdSlack, settled, &report);
+  AddGrowth(*samples, "disk_mib", &SoakSample::disk_mib, kDiskSlackMib, settled, &report);
   report.Note(absl::StrCat(
       "a daemon built to spoil transfers of its disk (", kFaults, " of 10,000 each; seed ", options.seed,
       "); three tenants, five clients that attach anew at times, limits that change, tenants that are dropped"));

@@ -170,6 +170,8 @@ class TtlRun {
     report->Add("expirations", expirations_);
     report->Add("all_refunded", all_refunded_);
     report->Add("refunded_after_ms", refunded_after_ms_);
+    report->Require((served_ == 0) != options_.inject, "served_after_expiry");
+    report->Require(all_refunded_, "all_refunded");
   }
 
  private:

@@ -99,8 +99,10 @@ Finding CheckDescriptors(uint64_t hard_limit) {
 
 Finding CheckLockedMemory(uint64_t limit) {
   const std::string shown = limit == UINT64_MAX ? "unlimited" : HumanBytes(limit);
-  return {Level::kOk, "locked memory",
-          absl::StrCat(shown, "; the daemon locks its keys for NVMe, a page or two, and nothing else"), ""};
+  return {
+      Level::kOk, "locked memory",
+      absl::StrCat(shown, "; the daemon locks its keys for NVMe and, where that is enough for all of it, the cache"),
+      ""};
 }
 
 Finding CheckIoUring() {
@@ -135,7 +137,12 @@ Finding CheckPolicy(const config::NodeConfig& config) {
             absl::StrReplaceAll(crds::FirstFindings({message.data(), message.size()}), {{"\n", "; "}}),
             absl::StrCat("correct it and check with kvartalctl policy validate ", config.policy_dir)};
   }
-  const std::string detail = absl::StrCat(loaded->table->tenants().size(), " tenants in ", config.policy_dir);
+  const size_t tenants = loaded->table->tenants().size();
+  const std::string detail = absl::StrCat(Counted(tenants, "tenant"), " in ", config.policy_dir);
+  if (tenants == 0) {
+    return {Level::kWarn, "policy", absl::StrCat(detail, ": every client is refused"),
+            "put a TenantKVPolicy there; crds/examples has some to begin with"};
+  }
   std::vector<std::string> warnings = std::move(loaded->warnings);
   const std::vector<std::string> idle = control::SubjectsOfNobody(*loaded->table, process::IdentitiesOf(config));
   warnings.insert(warnings.end(), idle.begin(), idle.end());
@@ -273,7 +280,8 @@ std::vector<Finding> CheckStatus(const admin::v1::StatusReply& status) {
   }
   if (!status.attach_denials().empty()) findings.push_back(DenialsOf(status));
   if (!status.policy_error().empty()) {
-    findings.push_back({Level::kWarn, "reload", absl::StrCat("refused: ", status.policy_error()),
+    findings.push_back({Level::kFail, "reload",
+                        absl::StrCat("refused, and the last good policy goes on: ", status.policy_error()),
                         "correct the manifests: the folder is read again by itself"});
   }
   if (!status.nvme_keys_error().empty()) {

@@ -87,7 +87,8 @@ void AddSimulate(CLI::App* app, const Context* context, SimulateArguments* simul
   sub->add_option("--trace", simulate->trace, "conversation | synthetic | a file of JSON lines, plain or gzip")
       ->capture_default_str();
   sub->add_option("--policy", simulate->policy, "folder of TenantKVPolicy manifests")->required()->type_name("DIR");
-  sub->add_option("--capacity", simulate->capacity, "of the node, as dram=64Gi,nvme=1Ti; not needed to sweep dram");
+  sub->add_option("--capacity", simulate->capacity,
+                  "of the node, as dram=64Gi,nvme=1Ti, less the tier that --sweep is of");
   sub->add_option("--block-kib", simulate->block_kib,
                   "KiB of KV cache that a block of 512 tokens needs: 512 x what your model needs for a token")
       ->check(CLI::Range(1, 32768))
@@ -100,7 +101,8 @@ void AddSimulate(CLI::App* app, const Context* context, SimulateArguments* simul
   sub->add_option("--eviction", simulate->eviction,
                   absl::StrCat(absl::StrJoin(orders, " | "), ": the eviction order of the daemon"))
       ->capture_default_str();
-  sub->add_option("--requests", simulate->requests, "only the first N requests (0: all)");
+  sub->add_option("--requests", simulate->requests, "only the first N requests (0: all)")
+      ->check(CLI::NonNegativeNumber);
   sub->add_option("--plot", simulate->plot, "also draw the sweep: hit rate by capacity, as SVG")->type_name("FILE.svg");
   sub->callback([=] { *run = [=] { return RunSimulate(*context, *simulate); }; });
 }

@@ -33,7 +33,7 @@ void PrintStatusTable(const pb::StatusReply& status) {
                                    HumanDuration(status.uptime_ms()), ", ", DaemonState(status)));
   PrintLine("attach", status.attach_socket().empty() ? "(doors only)" : status.attach_socket());
   PrintLine("metrics", MetricsState(status));
-  PrintLine("policy", absl::StrCat(status.policy_version(), ", ", status.tenants(), " tenants, loaded ",
+  PrintLine("policy", absl::StrCat(status.policy_version(), ", ", Counted(status.tenants(), "tenant"), ", loaded ",
                                    HumanDuration(status.policy_age_ms()), " ago"));
   for (const absl::string_view line : absl::StrSplit(status.policy_error(), '\n', absl::SkipEmpty())) {
     PrintLine("REFUSED", absl::StrCat("what the policy folder holds now: ", line));

@@ -152,6 +152,10 @@ std::string HumanCount(uint64_t count) {
   return grouped;
 }
 
+std::string Counted(uint64_t count, const char* what) {
+  return absl::StrCat(HumanCount(count), " ", what, count == 1 ? "" : "s");
+}
+
 std::string HumanDuration(uint64_t ms) {
   const uint64_t seconds = ms / 1000, minutes = seconds / 60, hours = minutes / 60, days = hours / 24;
   if (days > 0) return absl::StrCat(days, "d ", hours % 24, "h");

@@ -39,6 +39,7 @@ class Table {
 
 std::string HumanBytes(uint64_t bytes);                 // 1.5 GiB
 std::string HumanCount(uint64_t count);                 // 1,234,567
+std::string Counted(uint64_t count, const char* what);  // 1 tenant, 1,234 tenants
 std::string HumanDuration(uint64_t ms);                 // 3m 12s
 std::string HumanShare(uint64_t part, uint64_t whole);  // 36.6%, "-" of nothing
 

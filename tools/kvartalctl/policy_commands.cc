@@ -65,8 +65,8 @@ int RunPolicyValidate(const Context& context, const std::string& path, const std
   for (const std::string& warning : verdict.warnings) std::printf("warning: %s\n", warning.c_str());
   for (const std::string& problem : problems) std::fprintf(stderr, "%s\n", problem.c_str());
   if (!verdict.status.ok()) return 1;
-  std::printf("%s is valid: %zu tenant%s, %zu warning%s%s\n", path.c_str(), verdict.tenants,
-              verdict.tenants == 1 ? "" : "s", verdict.warnings.size(), verdict.warnings.size() == 1 ? "" : "s",
+  std::printf("%s is valid: %s, %s%s\n", path.c_str(), Counted(verdict.tenants, "tenant").c_str(),
+              Counted(verdict.warnings.size(), "warning").c_str(),
               config.empty() ? " (whether it fits a node: add --config FILE of that node)" : "");
   return 0;
 }

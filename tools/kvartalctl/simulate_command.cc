@@ -57,6 +57,9 @@ absl::StatusOr<Question> Understand(const SimulateArguments& arguments) {
   if (!arguments.plot.empty() && question.cases.size() < 2) {
     return absl::InvalidArgumentError("--plot shows hit rate against capacity: give at least two with --sweep");
   }
+  if (!arguments.plot.empty() && !arguments.plot.ends_with(".svg")) {
+    return absl::InvalidArgumentError(absl::StrCat("--plot '", arguments.plot, "': draws SVG: name it FILE.svg"));
+  }
   KV_ASSIGN_OR_RETURN(question.trace, bench::LoadTrace(arguments.trace, arguments.requests));
   return question;
 }

@@ -62,10 +62,6 @@ absl::StatusOr<policy::NodeCapacity> ParseCapacity(const std::string& text) {
     if (of_tier != 0) return absl::InvalidArgumentError(absl::StrCat("--capacity '", text, "': ", words[0], " twice"));
     of_tier = *bytes;
   }
-  if (capacity.bytes[TierIndex(TierKind::kDram)] == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--capacity '", text, "': dram is missing, and every block is stored there first"));
-  }
   return capacity;
 }
 
@@ -100,18 +96,22 @@ absl::StatusOr<Capacities> CapacitiesOf(const std::string& capacity, const std::
   if (!capacity.empty()) {
     KV_ASSIGN_OR_RETURN(node, ParseCapacity(capacity));
   }
-  if (sweep.empty()) {
-    asked.runs = {node};
-    return asked;
+  asked.runs = {node};
+  if (!sweep.empty()) {
+    KV_ASSIGN_OR_RETURN(const Sweep sizes, ParseSweep(sweep));
+    if (node.bytes[TierIndex(sizes.tier)] != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("--capacity '", capacity, "' and --sweep '", sweep, "' both name ",
+                                                     TierName(sizes.tier), ": leave it out of --capacity"));
+    }
+    asked.swept = sizes.tier;
+    asked.runs.assign(sizes.bytes.size(), node);
+    for (size_t i = 0; i < sizes.bytes.size(); ++i) asked.runs[i].bytes[TierIndex(sizes.tier)] = sizes.bytes[i];
   }
-  KV_ASSIGN_OR_RETURN(const Sweep sizes, ParseSweep(sweep));
-  if (capacity.empty() && sizes.tier != TierKind::kDram) {
-    return absl::InvalidArgumentError(absl::StrCat("--sweep '", sweep, "' says nothing of dram, where every block is ",
-                                                   "stored first: add --capacity dram=64Gi, or whatever the node has"));
+  if (asked.runs[0].bytes[TierIndex(TierKind::kDram)] == 0) {
+    return absl::InvalidArgumentError(
+        "nothing says how much dram there is, where every block is stored first: add dram=64Gi to --capacity, or "
+        "whatever the node has");
   }
-  asked.swept = sizes.tier;
-  asked.runs.assign(sizes.bytes.size(), node);
-  for (size_t i = 0; i < sizes.bytes.size(); ++i) asked.runs[i].bytes[TierIndex(sizes.tier)] = sizes.bytes[i];
   return asked;
 }
 

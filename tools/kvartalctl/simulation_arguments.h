@@ -12,7 +12,7 @@
 
 namespace kvartal::ctl {
 
-// "dram=64Gi,nvme=1Ti". A tier that is not named has none. InvalidArgument names what is wrong and what is allowed.
+// "dram=64Gi,nvme=1Ti". A tier that is not named has none (0). InvalidArgument names what is wrong and what is allowed.
 absl::StatusOr<policy::NodeCapacity> ParseCapacity(const std::string& text);
 
 struct Sweep {
@@ -27,7 +27,7 @@ struct Capacities {
   std::optional<TierKind> swept;
 };
 // One run at `capacity`; with a sweep one run a size, of a node that has in its other tier what `capacity` says. One of
-// the two may be "": a node that dram alone is swept of has nothing else.
+// the two may be "". A tier that both name is InvalidArgument, and so is dram that neither does.
 absl::StatusOr<Capacities> CapacitiesOf(const std::string& capacity, const std::string& sweep);
 
 // A capacity that the set's KVNodePool bounds to less would be simulated as that. InvalidArgument names both.

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/ioctl.h>
 
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/mapping.h"
 #include "daemon/base/units.h"
+#include "daemon/device/uring.h"
 #include "daemon/device/uring_block_file.h"
 #include "tests/support/manual_executor.h"
 #include "tests/support/scratch_dir.h"
@@ -219,6 +221,27 @@ TEST(UringBlockFileTest, TransfersOfMorePartsThanARingHoldsAreWhole) {
   uint64_t wrong = 0;
   for (uint64_t i = 0; i < memory.size() / 8; ++i) wrong += words[i] != i * 0x9E3779B97F4A7C15u;
   EXPECT_EQ(wrong, 0u);
+}
+
+// A kernel that does not know some flags refuses them all.
+unsigned unknown_flags = 0;
+int InitOnOlderKernel(unsigned entries, io_uring* ring, unsigned flags) {
+  return (flags & unknown_flags) != 0 ? -EINVAL : io_uring_queue_init(entries, ring, flags);
+}
+
+TEST(MakeRingTest, AnOlderKernelGetsTheFlagsItKnows) {
+  if (!ProbeUring(-1).ok()) GTEST_SKIP() << ProbeUring(-1);
+  constexpr unsigned kBest = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+  constexpr unsigned kOurs = kBest | IORING_SETUP_COOP_TASKRUN;
+  struct Step {
+    unsigned unknown, used;
+  };
+  for (const Step& step : {Step{0, kBest}, Step{kBest, IORING_SETUP_COOP_TASKRUN}, Step{kOurs, 0}}) {
+    unknown_flags = step.unknown;
+    const absl::StatusOr<Ring> ring = MakeRing(4, RingOwner::kCaller, InitOnOlderKernel);
+    ASSERT_TRUE(ring.ok()) << ring.status();
+    EXPECT_EQ((*ring)->flags & kOurs, step.used);
+  }
 }
 
 }  // namespace

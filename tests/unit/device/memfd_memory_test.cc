@@ -2,6 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "daemon/base/limits.h"
+#include "daemon/base/mapping.h"
+#include "daemon/device/host_memory.h"
+#include "tests/support/manual_executor.h"
+
 namespace kvartal::device {
 namespace {
 
@@ -19,6 +31,52 @@ TEST(ShmemHugePagesTest, AnUnreadableStateMeansNone) {
   EXPECT_FALSE(ShmemHugePagesEnabled("advise"));
   EXPECT_FALSE(ShmemHugePagesEnabled("]advise["));
   EXPECT_FALSE(ShmemHugePagesEnabled("[advise"));
+}
+
+TEST(SystemSwapsTest, WithSwapThatThisProcessMayUse) {
+  const std::string_view none = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
+  const std::string one = std::string(none) + "/dev/vdb                                partition\t8388604\t0\t-2\n";
+  EXPECT_TRUE(SystemSwaps(one, ""));
+  EXPECT_TRUE(SystemSwaps(one, "max\n"));
+  EXPECT_FALSE(SystemSwaps(one, "0\n"));
+  EXPECT_FALSE(SystemSwaps(none, ""));
+  EXPECT_FALSE(SystemSwaps("", ""));
+}
+
+// The flags of the mapping that `address` lies in: two letters each.
+std::string FlagsOf(const void* address) {
+  std::ifstream smaps("/proc/self/smaps");
+  bool inside = false;
+  for (std::string line; std::getline(smaps, line);) {
+    uintptr_t first = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &first, &end) == 2) {
+      inside = first <= reinterpret_cast<uintptr_t>(address) && reinterpret_cast<uintptr_t>(address) < end;
+    } else if (inside && line.starts_with("VmFlags:")) {
+      return line + " ";
+    }
+  }
+  return "";
+}
+
+TEST(MemfdMemoryTest, ArenasStayOutOfCoreFilesAndWhereTheLimitAllowsOutOfSwap) {
+  testing::ManualExecutor executor;
+  const std::unique_ptr<HostMemory> memory = NewMemfdMemory(&executor);
+  const auto arena = memory->CreateArena("flags", kExtentAlignBytes);
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  const std::string flags = FlagsOf((*arena)->data());
+  EXPECT_NE(flags.find(" dd "), std::string::npos) << flags;
+  EXPECT_NE(flags.find(" dc "), std::string::npos) << flags;
+  const absl::StatusOr<Mapping> probe = Mapping::Anonymous(kExtentAlignBytes);
+  ASSERT_TRUE(probe.ok());
+  const bool may_lock = probe->KeepFromSwap();
+  EXPECT_EQ(flags.find(" lo ") != std::string::npos, may_lock) << flags;
+  EXPECT_FALSE(may_lock && memory->Swappable());
+}
+
+TEST(MappingTest, AnonymousMemoryStaysOutOfCoreFiles) {
+  const absl::StatusOr<Mapping> mapping = Mapping::Anonymous(kSlotAlignBytes);
+  ASSERT_TRUE(mapping.ok());
+  EXPECT_NE(FlagsOf(mapping->data()).find(" dd "), std::string::npos);
 }
 
 }  // namespace

@@ -111,6 +111,25 @@ TEST(CheckStatus, TellsADaemonThatWasDrainedAndWhoWasDenied) {
   EXPECT_THAT(findings[1].detail, HasSubstr("1 unknown_door, 3 unknown_uid"));
 }
 
+TEST(CheckStatus, ARefusedPolicyIsNotGood) {
+  admin::v1::StatusReply status;
+  status.set_policy_error("red.yaml:7: 'eight' is not a size");
+  const std::vector<Finding> findings = CheckStatus(status);
+  ASSERT_EQ(findings.size(), 2u);
+  EXPECT_EQ(findings[1].level, Level::kFail);
+  EXPECT_THAT(findings[1].detail, HasSubstr("'eight' is not a size"));
+}
+
+TEST(CheckPolicy, AFolderOfNobodyIsWorthAWord) {
+  testing::ScratchDir folder;
+  config::NodeConfig config;
+  config.dram_bytes = kGiB;
+  config.policy_dir = folder.path();
+  const Finding finding = CheckPolicy(config);
+  EXPECT_EQ(finding.level, Level::kWarn) << finding.detail;
+  EXPECT_THAT(finding.detail, HasSubstr("0 tenants"));
+}
+
 TEST(CheckStatus, WhatHelpsATierIsItsFix) {
   admin::v1::StatusReply status;
   admin::v1::Tier* dram = status.add_tiers();

@@ -36,6 +36,12 @@ TEST(HumanBytes, OneDecimalOfTheLargestUnit) {
   EXPECT_EQ(HumanBytes(2 * kTiB), "2.0 TiB");
 }
 
+TEST(Counted, OneHasNoPlural) {
+  EXPECT_EQ(Counted(0, "tenant"), "0 tenants");
+  EXPECT_EQ(Counted(1, "tenant"), "1 tenant");
+  EXPECT_EQ(Counted(1234, "tenant"), "1,234 tenants");
+}
+
 TEST(HumanCount, GroupsOfThree) {
   EXPECT_EQ(HumanCount(0), "0");
   EXPECT_EQ(HumanCount(999), "999");

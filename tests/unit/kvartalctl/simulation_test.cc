@@ -26,10 +26,10 @@ TEST(SimulationArguments, ReadsACapacity) {
 }
 
 TEST(SimulationArguments, SaysWhatIsWrongWithACapacity) {
-  for (const auto& [text, what] : {std::pair{"ssd=1Gi", "unknown tier 'ssd'"}, std::pair{"dram", "'dram' is not TIER="},
-                                   std::pair{"dram=", "is not a size"}, std::pair{"dram=1Gi,dram=2Gi", "dram twice"},
-                                   std::pair{"nvme=1Ti", "dram is missing"}, std::pair{"dram=25%", "share"},
-                                   std::pair{"dram=4Ki", "from 2097152"}, std::pair{"", "TIER=SIZE"}}) {
+  for (const auto& [text, what] :
+       {std::pair{"ssd=1Gi", "unknown tier 'ssd'"}, std::pair{"dram", "'dram' is not TIER="},
+        std::pair{"dram=", "is not a size"}, std::pair{"dram=1Gi,dram=2Gi", "dram twice"},
+        std::pair{"dram=25%", "share"}, std::pair{"dram=4Ki", "from 2097152"}, std::pair{"", "TIER=SIZE"}}) {
     EXPECT_NE(Wrong(ParseCapacity(text).status()).find(what), std::string::npos) << text;
   }
 }
@@ -63,7 +63,7 @@ TEST(SimulationArguments, ASweepSaysTheCapacitiesAndOfTheOtherTierWhatTheCapacit
   using Sizes = std::vector<std::pair<uint64_t, uint64_t>>;
   EXPECT_EQ(DramAndNvme("dram=4Gi,nvme=1Ti", ""), (Sizes{{4 * kGiB, kTiB}}));
   EXPECT_EQ(DramAndNvme("", "dram=1Gi,2Gi"), (Sizes{{kGiB, 0}, {2 * kGiB, 0}}));
-  EXPECT_EQ(DramAndNvme("dram=4Gi,nvme=1Ti", "dram=1Gi,2Gi"), (Sizes{{kGiB, kTiB}, {2 * kGiB, kTiB}}));
+  EXPECT_EQ(DramAndNvme("nvme=1Ti", "dram=1Gi,2Gi"), (Sizes{{kGiB, kTiB}, {2 * kGiB, kTiB}}));
   EXPECT_EQ(DramAndNvme("dram=4Gi", "nvme=1Gi,2Gi"), (Sizes{{4 * kGiB, kGiB}, {4 * kGiB, 2 * kGiB}}));
   EXPECT_TRUE(CapacitiesOf("", "dram=1Gi,2Gi")->swept == TierKind::kDram);
   EXPECT_FALSE(CapacitiesOf("dram=1Gi", "")->swept.has_value());
@@ -71,8 +71,13 @@ TEST(SimulationArguments, ASweepSaysTheCapacitiesAndOfTheOtherTierWhatTheCapacit
 
 TEST(SimulationArguments, WithoutASizeOfDramThereIsNoNode) {
   EXPECT_NE(Wrong(CapacitiesOf("", "").status()).find("--capacity dram=64Gi"), std::string::npos);
-  EXPECT_NE(Wrong(CapacitiesOf("", "nvme=1Gi,2Gi").status()).find("says nothing of dram"), std::string::npos);
-  EXPECT_NE(Wrong(CapacitiesOf("nvme=1Ti", "dram=1Gi").status()).find("dram is missing"), std::string::npos);
+  EXPECT_NE(Wrong(CapacitiesOf("", "nvme=1Gi,2Gi").status()).find("how much dram"), std::string::npos);
+  EXPECT_NE(Wrong(CapacitiesOf("nvme=1Ti", "").status()).find("how much dram"), std::string::npos);
+}
+
+TEST(SimulationArguments, NoCapacityIsIgnoredForASweep) {
+  EXPECT_NE(Wrong(CapacitiesOf("dram=4Gi", "dram=1Gi,2Gi").status()).find("both name dram"), std::string::npos);
+  EXPECT_NE(Wrong(CapacitiesOf("dram=4Gi,nvme=1Ti", "nvme=1Gi").status()).find("both name nvme"), std::string::npos);
 }
 
 std::shared_ptr<const policy::PolicyTable> TwoTenants() {

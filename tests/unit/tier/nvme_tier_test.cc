@@ -224,7 +224,7 @@ class MeddledFile : public device::BlockFile {
   bool direct_io() const override { return disk_->direct_io(); }
   bool Submit(device::BlockIo io) override {
     if (io.op == device::BlockIo::Op::kWrite && io.part_count == 2) {
-      io.on_disk_thread = [seal = std::move(io.on_disk_thread)](device::BlockIo& sealed) mutable {
+      io.before = [seal = std::move(io.before)](device::BlockIo& sealed) mutable {
         absl::Status status = seal(sealed);
         static_cast<std::byte*>(sealed.parts[1].iov_base)[5] ^= std::byte{0xff};
         return status;

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 namespace kvartal::bench {
 namespace {
@@ -27,6 +29,16 @@ TEST(Report, JsonIsOneLineWithTypedValues) {
   EXPECT_EQ(parsed["kill"], true);
   EXPECT_EQ(parsed["trace"], "conversation \"quoted\"");
   EXPECT_FALSE(parsed.contains("note"));
+}
+
+TEST(Report, WhatIsNotAsItMustBeIsNamed) {
+  Report report = Sample();
+  report.Require(true, "token_hit");
+  EXPECT_TRUE(report.unmet().empty());
+  EXPECT_FALSE(nlohmann::json::parse(report.Json()).contains("unmet"));
+  report.Require(false, "wrong_bytes");
+  EXPECT_EQ(report.unmet(), std::vector<std::string>{"wrong_bytes"});
+  EXPECT_EQ(nlohmann::json::parse(report.Json())["unmet"], nlohmann::json::array({"wrong_bytes"}));
 }
 
 TEST(Report, TheTableHasEveryValueAndNote) {

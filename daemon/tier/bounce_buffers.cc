@@ -1,4 +1,4 @@
-#include "daemon/tier/cipher_buffers.h"
+#include "daemon/tier/bounce_buffers.h"
 
 #include <utility>
 
@@ -7,7 +7,7 @@
 
 namespace kvartal::tier {
 
-Mapping CipherBuffers::Take(uint64_t bytes) {
+Mapping BounceBuffers::Take(uint64_t bytes) {
   {
     MutexLock lock(mutex_);
     // Blocks of a node have one size or a few: what fits is at the end, or near.
@@ -22,12 +22,13 @@ Mapping CipherBuffers::Take(uint64_t bytes) {
   }
   absl::StatusOr<Mapping> made = Mapping::Anonymous(bytes);
   KV_CHECK(made.ok());
+  (void)made->KeepFromSwap();  // as far as it goes: arenas say so where it does not
   return *std::move(made);
 }
 
-void CipherBuffers::Give(Mapping buffer) {
+void BounceBuffers::Give(Mapping buffer) {
   MutexLock lock(mutex_);
-  if (buffer.data() == nullptr || spare_bytes_ + buffer.size() > kCipherSpareBytes) return;
+  if (buffer.data() == nullptr || spare_bytes_ + buffer.size() > kBounceSpareBytes) return;
   spare_bytes_ += buffer.size();
   spare_.push_back(std::move(buffer));
 }
