@@ -53,7 +53,12 @@ CLI::Validator TraceName() {
 // Confined to main.
 class CommandLine {
  public:
-  CommandLine() : app_("Measures kvartald and shows it at work; needs the kvartald binary beside it.") {
+  CommandLine()
+      : app_(
+            "Measures kvartald and shows it at work; needs the kvartald binary beside it.\n\n"
+            "Exit codes: 0 done, 1 failed, 2 asked wrongly, 3 done and something is not as it must be on any machine "
+            "(\"unmet\" of the JSON object names it): wrong bytes, a lost block, a limit exceeded, an --inject "
+            "unseen.") {
     app_.require_subcommand(1);
     app_.add_flag("--json", json_, "print one JSON object on the last line of stdout");
     app_.add_option("--socket", common_.socket,

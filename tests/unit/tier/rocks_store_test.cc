@@ -16,6 +16,7 @@
 #include <set>
 #include <string>
 
+#include "daemon/base/limits.h"
 #include "daemon/base/units.h"
 #include "tests/support/manual_executor.h"
 
@@ -409,6 +410,32 @@ TEST_F(RocksStoreTest, CommitOfNothingIsFineAndDiscardForgets) {
   EXPECT_EQ(store->collected(), 1u);
   store->Discard();
   EXPECT_EQ(store->collected(), 0u);
+  EXPECT_EQ(CountOf(store.get()), 0u);
+}
+
+// Logs, tables that were written over and temporary files included: what a disk has to have beside the blocks.
+TEST_F(RocksStoreTest, TheFolderStaysSmallWhateverWasWrittenAndDeleted) {
+  constexpr uint32_t kSlots = 20'000;
+  constexpr uint64_t kWritten = 3 * (kCatalogWalBytesMax + 4 * kCatalogMemtableBytes);
+  const auto bytes_of_folder = [this] {
+    uint64_t bytes = 0;
+    std::error_code gone;  // a file may be removed while it is looked at
+    for (const auto& entry : std::filesystem::directory_iterator(options_.path)) {
+      const uint64_t size = entry.file_size(gone);
+      bytes += gone ? 0 : size;
+    }
+    return bytes;
+  };
+  auto store = Open();
+  uint64_t most = 0;
+  for (uint64_t written = 0; written < kWritten; written += kSlots * sizeof(CatalogRecord)) {
+    ASSERT_TRUE(PutMany(store.get(), 1, kSlots).ok());
+    for (uint32_t slot = 1; slot <= kSlots; ++slot) store->Delete(SlotId(slot));
+    ASSERT_TRUE(store->Commit(false).ok());
+    most = std::max(most, bytes_of_folder());
+  }
+  EXPECT_GT(most, kCatalogMemtableBytes) << "nothing was looked at";
+  EXPECT_LT(most, kWritten / 2);
   EXPECT_EQ(CountOf(store.get()), 0u);
 }
 
