@@ -51,7 +51,7 @@ DecisionWords WordsOf(policy::Refusal reason) {
       return {"another tenant waited for memory it is guaranteed, and this one had as much leased as its own guarantee",
               "raise the guarantee to what is read at once, or release leases sooner"};
     case Refusal::kWriteBudget:
-      return {"the disk's write budget was used up for the time being, and the block had not been used twice",
+      return {"the disk's write budget was short, and nothing said yet that the block would be read from there",
               "nothing: blocks that are used again are kept; or raise nvme.writesPerDayPercent"};
     case Refusal::kLate:
       return {"room or the disk took longer than the caller would wait",

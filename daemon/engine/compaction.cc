@@ -86,7 +86,7 @@ void Compaction::OnCopied(const Move& move, const absl::StatusOr<tier::BlockHead
   Entry& entry = state_.index.at(move.id);
   bool recording = false;
   if (copied.ok()) {
-    state_.write_budget.Spend(state_.devices.clock->MonotonicNs(), move.bytes);
+    state_.SpendWrite(move.bytes);
     tier::CatalogRecord record{move.to, *copied};
     if (entry.pinned_in(TierKind::kNvme)) record.header.pinned_until_s = state_.PinnedUntilWallS(move.id);
     recording =
@@ -145,6 +145,7 @@ void Compaction::ZeroSynced() {
     const bool queued = state_.devices.nvme->Erase(
         vacancy.slot, [this, vacancy](const absl::Status& status) { OnZeroed(vacancy, status); });
     if (!queued) return;  // a tick tries again
+    state_.SpendWrite(vacancy.bytes);
     synced_.pop_front();
   }
 }

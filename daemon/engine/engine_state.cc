@@ -150,6 +150,9 @@ void EngineState::SetRules(TenantState& tenant, const policy::TenantRules& rules
   const bool encrypts = rules.encrypt_nvme && !tenant.rules.encrypt_nvme;
   timers_late = timers_late || encrypts || policy::ShortensTimes(tenant.rules, rules);
   tenant.rules = rules;
+  // What is worth a write, where writes are short, is learnt from all uses of its blocks.
+  const bool saves_writes = write_budget.limited() && rules.tier(TierKind::kNvme).limit_bytes > 0;
+  policy::SetHistoryWanted(saves_writes, &tenant.orders);
   tenant.stats.name = rules.name;
   tenant.removed_tick = 0;
   tenant.erased = false;
@@ -419,7 +422,7 @@ void EngineState::AddNvmeStats(EngineStats* out) const {
   out->nvme_written_bytes = counters.bytes_written;
   out->write_budget_bytes_per_second = write_budget.bytes_per_second();
   out->write_budget_saved_bytes = write_budget.limited() ? write_budget.saved_bytes(now_ns) : 0;
-  out->write_budget_scarce = write_budget.scarce(now_ns);
+  out->write_budget_asks = write_budget.Asks(now_ns);
   out->nvme_mismatches = counters.mismatches();
 }
 

@@ -155,7 +155,8 @@ struct TenantState {
 
   DomainId domain() const { return DomainId(id.value()); }
   policy::EvictionOrder& order(TierKind tier, size_t disk = 0) { return *orders.tiers[TierIndex(tier)][disk]; }
-  policy::ReuseHistory* history() { return orders.history.get(); }  // nullptr when the orders learn nothing
+  policy::ReuseHistory* history() { return orders.history.get(); }  // nullptr when nobody learns from it
+  const policy::ReuseHistory* history() const { return orders.history.get(); }
   TierSharing& shared(TierKind tier) { return sharing[TierIndex(tier)]; }
   const TierSharing& shared(TierKind tier) const { return sharing[TierIndex(tier)]; }
 };
@@ -263,6 +264,8 @@ class EngineState {
     return deadline_ms == 0 ? kNoTick : NowTick() + std::max(deadline_ms / kTickMs, 1u);
   }
   uint64_t NextRequest() { return ++last_request; }
+  // So many bytes wear a disk, be they a block's or zeros.
+  void SpendWrite(uint64_t bytes) { write_budget.Spend(devices.clock->MonotonicNs(), bytes); }
   // What block_deadline.h decides by. A block that is read in place is in use: it was accessed just now.
   policy::BlockAges AgesOf(EntryId id, uint32_t now_tick) const { return AgesOf(id, index.at(id), now_tick); }
   bool OverAge(EntryId id, uint32_t now_tick) const;

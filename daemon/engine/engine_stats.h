@@ -12,6 +12,7 @@
 #include "daemon/policy/drop_reason.h"
 #include "daemon/policy/policy_table.h"
 #include "daemon/policy/refusal.h"
+#include "daemon/policy/write_worth.h"
 #include "daemon/tier/device_state.h"
 #include "daemon/tier/disk_stats.h"
 
@@ -102,7 +103,7 @@ struct EngineStats {
   bool draining = false;
   uint64_t nvme_written_bytes = 0;                                           // blocks with their headers
   uint64_t write_budget_bytes_per_second = 0, write_budget_saved_bytes = 0;  // 0: no budget
-  bool write_budget_scarce = false;  // only blocks that have proved their worth are written
+  policy::WriteWorth write_budget_asks = policy::WriteWorth::kAny;           // of a block that is to be written
   uint64_t nvme_read_errors = 0, nvme_write_errors = 0, nvme_mismatches = 0;
 };
 

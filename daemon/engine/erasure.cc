@@ -54,10 +54,13 @@ bool Erasure::ZeroDram(const std::shared_ptr<Job>& job) {
 }
 
 bool Erasure::ZeroNvme(const std::shared_ptr<Job>& job) {
-  return state_.devices.nvme->Erase(state_.index.at(job->id).copy(TierKind::kNvme).slot,
-                                    [this, alive = std::weak_ptr<bool>(alive_), job](const absl::Status& status) {
-                                      if (!alive.expired()) EndPart(job, TierKind::kNvme, status);
-                                    });
+  const Entry& entry = state_.index.at(job->id);
+  const bool queued = state_.devices.nvme->Erase(
+      entry.copy(TierKind::kNvme).slot, [this, alive = std::weak_ptr<bool>(alive_), job](const absl::Status& status) {
+        if (!alive.expired()) EndPart(job, TierKind::kNvme, status);
+      });
+  if (queued) state_.SpendWrite(state_.SlotBytesOf(entry) + kNvmeHeaderBytes);
+  return queued;
 }
 
 void Erasure::EndPart(const std::shared_ptr<Job>& job, TierKind tier, const absl::Status& status) {

@@ -28,7 +28,7 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
     return WriteStart::kNoRoom;
   }
   const uint64_t written_bytes = slot_bytes + kNvmeHeaderBytes;
-  if (!MayWrite(entry, written_bytes)) {
+  if (!MayWrite(entry, written_bytes, reason)) {
     state_.NoteRefusal(tenant, TierKind::kNvme, policy::Refusal::kWriteBudget, slot_bytes);
     return WriteStart::kNoRoom;
   }
@@ -57,7 +57,7 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
   }
   // Its parent may have made room for it.
   if (behind.valid() && behind == NvmeSlotOf(entry.parent)) state_.devices.nvme->GoOnBehind(behind);
-  state_.write_budget.Spend(state_.devices.clock->MonotonicNs(), written_bytes);
+  state_.SpendWrite(written_bytes);
   writing_to_[id] = room.slot;
   const size_t disk = state_.devices.nvme->DiskOf(room.slot);
   tenant.writes_under_way.Begin(disk);
@@ -75,12 +75,18 @@ SlotId Movement::NvmeSlotOf(EntryId id) const {
   return writing == writing_to_.end() ? SlotId::None() : writing->second;
 }
 
-// What is pinned was promised.
-bool Movement::MayWrite(const Entry& entry, uint64_t bytes) const {
-  const auto phase = static_cast<policy::SessionPhase>(entry.phase);
-  const bool proven =
-      phase == policy::SessionPhase::kContinuing || (phase != policy::SessionPhase::kEnded && entry.frequency > 1);
-  return entry.pinned || state_.write_budget.Admits(state_.devices.clock->MonotonicNs(), bytes, proven);
+bool Movement::MayWrite(const Entry& entry, uint64_t bytes, WriteReason reason) const {
+  const policy::WriteBudget& budget = state_.write_budget;
+  if (entry.pinned || !budget.limited()) return true;  // what is pinned was promised
+  const int64_t now_ns = state_.devices.clock->MonotonicNs();
+  // Without the block before it nobody would find it there. What makes room in memory goes tail first, so that the
+  // block before it has its turn later.
+  const bool out_of_reach =
+      reason == WriteReason::kWriteThrough && entry.parent.valid() && !NvmeSlotOf(entry.parent).valid();
+  if (out_of_reach && budget.Asks(now_ns) != policy::WriteWorth::kAny) return false;
+  const policy::ReuseHistory* const history = state_.TenantOf(entry).history();
+  const policy::ReuseClasses* const classes = history == nullptr ? nullptr : &history->classes;
+  return budget.Admits(now_ns, bytes, policy::WriteWorthOf(residency_.TraitsOf(entry), classes));
 }
 
 void Movement::WriteThrough(EntryId id) {

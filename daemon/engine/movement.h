@@ -59,7 +59,7 @@ class Movement {
   // Where a block's copy on NVMe is, or is being written; None: there is none.
   SlotId NvmeSlotOf(EntryId id) const;
   // Is it worth what writing it takes off the life of the disk, now?
-  bool MayWrite(const index::Entry& entry, uint64_t bytes) const;
+  bool MayWrite(const index::Entry& entry, uint64_t bytes, WriteReason reason) const;
   void WriteThroughLater(EntryId id);
   void FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::DropCause wanted_by,
                    absl::StatusOr<tier::BlockHeader> written);

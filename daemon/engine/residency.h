@@ -55,6 +55,9 @@ class Residency {
   // Erases the entry, and placeholders above it, when nothing is left of it. A no-op while something is.
   void EraseIfGone(EntryId id);
 
+  // What orders, and the write budget, may know of it.
+  policy::BlockTraits TraitsOf(const index::Entry& entry) const;
+
   // May its copy in `tier` be taken for space? Not when that is read in place, pinned or moving, not the last copy of a
   // block that is pinned or held, and not what is over age or of a tenant that is erased: eviction zeroes nothing.
   bool Evictable(EntryId id, TierKind tier) const;
@@ -104,7 +107,6 @@ class Residency {
   policy::EvictionOrder& OrderOf(const index::Entry& entry, TierKind tier) const;
   // Of a copy that lies, or lay, in `slot`.
   policy::EvictionOrder& OrderOf(const index::Entry& entry, TierKind tier, SlotId slot) const;
-  policy::BlockTraits TraitsOf(const index::Entry& entry) const;
   // What a request that reaches `entry` through its parent has shown of its conversation.
   policy::SessionPhase PhaseOf(const index::Entry& entry, uint64_t request) const;
   // Counts a use and lets the tenant's orders learn from it. REQUIRES: `entry` is in no order.

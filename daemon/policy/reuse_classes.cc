@@ -15,6 +15,8 @@ constexpr double kDecay = 0.6;
 constexpr double kPriorReuses = 0.3;
 constexpr double kPriorUses = 1;
 constexpr double kPriorGapS = 60;
+// The same where the question is whether to wear a disk for it: it has to show first that it is worth that.
+constexpr double kPriorChanceReuses = 0.2;
 constexpr double kReuseMax = 0.999;  // uses decay before their reuses come: more than all seem to return
 
 }  // namespace
@@ -68,6 +70,11 @@ double ReuseClasses::HitDensity(uint32_t reuse_class, uint32_t last_tick, double
   const double comes = still_to_come / (1 - reused + still_to_come);
   const double hits = comes * (1 - std::exp(-rate * residence_s));
   return hits / (hits / rate + (1 - comes) * residence_s);
+}
+
+double ReuseClasses::Chance(uint32_t reuse_class) const {
+  const Class& learnt = classes_[reuse_class];
+  return std::min((learnt.reuses + kPriorChanceReuses) / (learnt.uses + kPriorUses), kReuseMax);
 }
 
 }  // namespace kvartal::policy

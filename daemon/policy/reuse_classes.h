@@ -33,6 +33,8 @@ class ReuseClasses {
   // Hits to expect of a block that was idle since `last_tick`, for each second it stays; it goes after `residence_s`
   // without one. Falls with the time it was idle.
   double HitDensity(uint32_t reuse_class, uint32_t last_tick, double residence_s) const;
+  // Which part of the blocks of a class is used again, sooner or later.
+  double Chance(uint32_t reuse_class) const;
   double IdleSeconds(uint32_t last_tick) const;
 
  private:

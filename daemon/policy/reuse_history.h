@@ -1,4 +1,4 @@
-// What a tenant's orders by hit density learn from: how its classes of blocks fare, and the blocks that left.
+// What a tenant's past teaches those who decide on its blocks: how classes of them fare, and the blocks that left.
 #pragma once
 
 #include <array>

@@ -29,6 +29,7 @@ TenantOrders NewLruOrders(size_t nvme_disks) {
 TenantOrders NewLhdOrders(size_t nvme_disks) {
   TenantOrders orders;
   orders.history = std::make_unique<ReuseHistory>();
+  orders.learn = true;
   MakeAll(nvme_disks, &orders, [history = orders.history.get()](size_t tier) {
     return NewLhdOrder(&history->classes, &history->residence[tier]);
   });
@@ -47,6 +48,11 @@ absl::StatusOr<TenantOrders> NewTenantOrders(std::string_view name, size_t nvme_
   const std::vector<std::string> allowed(kEvictionNames.begin(), kEvictionNames.end());
   return absl::InvalidArgumentError(
       absl::StrCat("unknown eviction order '", std::string(name), "'; allowed: ", absl::StrJoin(allowed, ", ")));
+}
+
+void SetHistoryWanted(bool wanted, TenantOrders* orders) {
+  if (orders->learn || wanted == (orders->history != nullptr)) return;
+  orders->history = wanted ? std::make_unique<ReuseHistory>() : nullptr;
 }
 
 }  // namespace kvartal::policy

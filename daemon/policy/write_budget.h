@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "daemon/base/limits.h"
+#include "daemon/policy/write_worth.h"
 
 namespace kvartal::policy {
 
@@ -18,19 +19,24 @@ class WriteBudget {
       : rate_(static_cast<double>(bytes_per_second)),
         // Two of the largest blocks at least, or a small disk could never be written.
         most_(std::max(rate_ * kWriteBudgetSavedSeconds, 2.0 * kBlockBytesMax)),
-        saved_(most_),
+        // Not all of it: a daemon that dies and starts over and over would have a full one each time.
+        saved_(most_ / 2),
         at_ns_(now_ns) {}
 
   bool limited() const { return rate_ > 0; }
   uint64_t bytes_per_second() const { return static_cast<uint64_t>(rate_); }
   uint64_t saved_bytes(int64_t now_ns) const { return static_cast<uint64_t>(std::max(SavedAt(now_ns), 0.0)); }
-  // Less than half of what may be saved is left: only what has proved its worth is written.
-  bool scarce(int64_t now_ns) const { return limited() && SavedAt(now_ns) < most_ / 2; }
+  // What is written now has to be worth at least that.
+  WriteWorth Asks(int64_t now_ns) const {
+    const double saved = SavedAt(now_ns);
+    if (!limited() || saved >= most_ * kPlenty) return WriteWorth::kAny;
+    return saved >= most_ * kEnough ? WriteWorth::kLikely : WriteWorth::kProven;
+  }
 
-  // May a block of so many bytes be written now? `proven`: it was used again, or its conversation goes on.
-  bool Admits(int64_t now_ns, uint64_t bytes, bool proven) const {
+  // May a block of so many bytes be written now?
+  bool Admits(int64_t now_ns, uint64_t bytes, WriteWorth worth) const {
     if (!limited()) return true;
-    return SavedAt(now_ns) >= static_cast<double>(bytes) && (proven || !scarce(now_ns));
+    return SavedAt(now_ns) >= static_cast<double>(bytes) && worth >= Asks(now_ns);
   }
   void Spend(int64_t now_ns, uint64_t bytes) {
     saved_ = SavedAt(now_ns) - static_cast<double>(bytes);
@@ -39,6 +45,10 @@ class WriteBudget {
 
  private:
   static constexpr double kNsPerSecond = 1e9;
+  // Parts of what may be saved. The upper half is for bursts of whatever comes. Of the lower one half is kept for what
+  // has proved its worth: what is only likely is several times as much in a chat, and would leave nothing for it.
+  static constexpr double kPlenty = 0.5;
+  static constexpr double kEnough = 0.25;
   double SavedAt(int64_t now_ns) const {
     const double earned = rate_ * static_cast<double>(std::max<int64_t>(now_ns - at_ns_, 0)) / kNsPerSecond;
     return std::min(saved_ + earned, most_);

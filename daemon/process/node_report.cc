@@ -70,6 +70,24 @@ std::string NoteOf(const std::vector<tier::ConfiguredDisk>& disks) {
   return absl::StrJoin(notes, "; ");
 }
 
+std::string NoteOfBudget(const engine::EngineStats& stats) {
+  std::string written;
+  switch (stats.write_budget_asks) {
+    case policy::WriteWorth::kAny:
+      return "";
+    case policy::WriteWorth::kLikely:
+      written =
+          "is half used up: only blocks whose like is often used again, that were used again or whose "
+          "conversation goes on, are written";
+      break;
+    case policy::WriteWorth::kProven:
+      written = "is nearly used up: only blocks that were used again, or whose conversation goes on, are written";
+      break;
+  }
+  return absl::StrCat("its write budget of ", stats.write_budget_bytes_per_second, " bytes a second ", written,
+                      " -> raise nvme.writesPerDayPercent if the disk may wear faster");
+}
+
 std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const engine::EngineStats& stats,
                                                   const std::vector<tier::ConfiguredDisk>& disks) {
   std::array<control::TierView, kTierCount> tiers;
@@ -88,12 +106,7 @@ std::array<control::TierView, kTierCount> TiersOf(const NodeParts& parts, const 
   nvme.configured = !parts.config->nvme.empty();
   nvme.healthy = nvme.configured && stats.nvme_present && stats.nvme_state == tier::DeviceState::kHealthy;
   nvme.note = NoteOf(disks);
-  if (nvme.note.empty() && stats.write_budget_scarce) {
-    nvme.note =
-        absl::StrCat("its write budget of ", stats.write_budget_bytes_per_second,
-                     " bytes a second is nearly used up: only blocks that were used again, or whose conversation goes "
-                     "on, are written -> raise nvme.writesPerDayPercent if the disk may wear faster");
-  }
+  if (nvme.note.empty()) nvme.note = NoteOfBudget(stats);
   return tiers;
 }
 

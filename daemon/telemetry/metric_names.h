@@ -154,8 +154,9 @@ inline constexpr MetricName kNvmeWritten{"kvartal_nvme_written_bytes_total",
                                          "Bytes of blocks and their headers written to the disk"};
 inline constexpr MetricName kWriteBudget{"kvartal_nvme_write_budget_bytes_per_second",
                                          "What may be written to the disk a second, for it to last; 0: any amount"};
-inline constexpr MetricName kWriteBudgetSaved{"kvartal_nvme_write_budget_saved_bytes",
-                                              "What may be written to the disk now; 0 without a budget, too"};
+inline constexpr MetricName kWriteBudgetSaved{
+    "kvartal_nvme_write_budget_saved_bytes",
+    "What may be written to the disk now, zeroing included; 0 without a budget, too"};
 inline constexpr MetricName kIoOverdue{"kvartal_nvme_overdue_transfers",
                                        "Transfers the disk has had for too long, now; while there is one it is sick"};
 inline constexpr MetricName kResident{"kvartal_resident_bytes",

@@ -18,10 +18,12 @@ struct ReplayOptions {
   std::string trace = "conversation";
   uint64_t capacity_blocks = 0;  // 0: no limit
   std::string eviction = "lru";
-  std::string clock;  // wall | trace; empty: trace when the eviction order knows time (all but lru)
+  std::string clock;  // wall | trace; empty: trace when the eviction order knows time (all but lru), or with NVMe
   uint64_t block_kib = 4;
-  uint64_t requests = 0;     // 0: all
-  bool inject_flip = false;  // flips one bit of a stored block: the positive control of `wrong_bytes`
+  uint64_t nvme_blocks = 0;              // 0: no NVMe; else capacity_blocks is what fits into memory
+  uint64_t write_budget_per_second = 0;  // bytes written to NVMe; 0: any amount
+  uint64_t requests = 0;                 // 0: all
+  bool inject_flip = false;              // flips one bit of a stored block: the positive control of `wrong_bytes`
 };
 absl::StatusOr<Report> RunReplay(const Common& common, const ReplayOptions& options);
 

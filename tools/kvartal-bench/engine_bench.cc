@@ -103,8 +103,9 @@ class Core {
       tenants[i].name = tenants[i].uid = absl::StrFormat("tenant-%04d", i);
       tenants[i].tier(TierKind::kDram) = {limit, limit};
     }
-    KV_ASSIGN_OR_RETURN(node_, trace_engine::VirtualNode::Start(
-                                   policy::PolicyTable::FromRules(std::move(tenants), capacity), options_.eviction));
+    KV_ASSIGN_OR_RETURN(node_,
+                        trace_engine::VirtualNode::Start(policy::PolicyTable::FromRules(std::move(tenants), capacity),
+                                                         {.eviction = options_.eviction}));
     for (uint32_t i = 0; i < options_.tenants; ++i) {
       KV_ASSIGN_OR_RETURN(
           trace_engine::TraceClient client,

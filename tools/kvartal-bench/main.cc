@@ -136,6 +136,11 @@ class CommandLine {
                     "wall: a real daemon, as fast as it goes; trace: the engine alone, without bytes, at the times of "
                     "the trace [trace for all eviction orders but lru]")
         ->check(CLI::IsMember({"wall", "trace"}));
+    CLI::Option* const nvme = sub->add_option("--nvme-blocks", replay_.nvme_blocks,
+                                              "blocks NVMe may hold, too, on the clock of the trace [0: there is none]")
+                                  ->check(CLI::Range(0, 100'000'000));
+    sub->add_option("--write-budget", replay_.write_budget_per_second, "bytes a second written there [0: any amount]")
+        ->needs(nvme);
     sub->add_option("--block-kib", replay_.block_kib)->check(CLI::Range(1, 32768))->capture_default_str();
     sub->add_option("--requests", replay_.requests, "only the first N requests (0: all)")
         ->check(CLI::NonNegativeNumber);

@@ -24,6 +24,7 @@ namespace kvartal::bench {
 namespace {
 
 constexpr uint64_t kDramSlackBytes = 256 * kMiB;  // partly filled extents
+constexpr uint64_t kNvmeSlackBytes = 1 * kGiB;    // segments in use by halves
 
 struct Replayed {
   uint64_t blocks_asked = 0;
@@ -142,21 +143,67 @@ void AddSetting(const Trace& trace, const ReplayOptions& options, const char* cl
   report->Add("requests", trace.requests.size());
 }
 
-// One tenant of a virtual node with the same room as the daemon's.
-absl::StatusOr<Report> RunOnTraceClock(const Trace& trace, const ReplayOptions& options) {
+// One tenant with the same room as the daemon's. With NVMe its bytes are the limit, not its entries: those count a
+// block once, wherever it lies.
+policy::TenantRules RulesFor(const Trace& trace, const ReplayOptions& options) {
+  policy::TenantRules rules;
+  rules.name = rules.uid = "bench";
+  rules.tier(TierKind::kDram).limit_bytes = DramBytesFor(trace, options);
+  if (options.nvme_blocks == 0) {
+    if (options.capacity_blocks != 0) rules.max_entries = options.capacity_blocks;
+    return rules;
+  }
+  const uint64_t slot_bytes = RoundUp(options.block_kib * kKiB, kSlotAlignBytes);
+  if (options.capacity_blocks != 0)
+    rules.tier(TierKind::kDram).limit_bytes = RoundUp(options.capacity_blocks * slot_bytes, kExtentAlignBytes);
+  rules.tier(TierKind::kNvme).limit_bytes = options.nvme_blocks * (slot_bytes + kNvmeHeaderBytes);
+  return rules;
+}
+
+policy::NodeCapacity CapacityFor(const Trace& trace, const ReplayOptions& options, const policy::TenantRules& rules) {
+  policy::NodeCapacity capacity;
+  capacity.bytes[TierIndex(TierKind::kDram)] = DramBytesFor(trace, options);
+  // Up to half of a segment may be too little for one more slot.
+  const uint64_t nvme_bytes = rules.tier(TierKind::kNvme).limit_bytes;
+  if (nvme_bytes > 0) {
+    capacity.bytes[TierIndex(TierKind::kNvme)] = RoundUp(2 * nvme_bytes + kNvmeSlackBytes, kExtentAlignBytes);
+  }
+  return capacity;
+}
+
+void AddNvme(const ReplayOptions& options, const trace_engine::TenantOutcome& outcome, Report* report) {
+  const auto& [served, stats] = outcome;
+  report->Add("nvme_blocks", options.nvme_blocks);
+  report->Add("write_budget_per_second", options.write_budget_per_second);
+  report->Add("nvme_token_hit", RatioOf(served.tokens_from_nvme, served.tokens_asked));
+  report->Add("unloaded_blocks", served.blocks_unloaded);
+  report->Add("written_blocks", stats.write_throughs + stats.demotions);
+  report->Add("demoted_blocks", stats.demotions);
+  report->Add("written_bytes", stats.nvme_written_bytes);
+}
+
+absl::Status CheckOnTraceClock(const ReplayOptions& options, const policy::NodeCapacity& capacity) {
   if (options.inject_flip) {
     return absl::InvalidArgumentError("--inject-flip flips a stored bit, and nothing is stored on the trace clock");
   }
-  policy::TenantRules rules;
-  rules.name = rules.uid = "bench";
-  policy::NodeCapacity capacity;
-  capacity.bytes[TierIndex(TierKind::kDram)] = DramBytesFor(trace, options);
-  rules.tier(TierKind::kDram).limit_bytes = capacity.bytes[TierIndex(TierKind::kDram)];
-  if (options.capacity_blocks != 0) rules.max_entries = options.capacity_blocks;
+  if (options.clock == "wall") return absl::InvalidArgumentError("--nvme-blocks goes by the clock of the trace alone");
+  if (capacity.bytes[TierIndex(TierKind::kNvme)] > kNvmeBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("--nvme-blocks ", options.nvme_blocks, " of ", options.block_kib,
+                                                   " KiB take more than a node may have"));
+  }
+  return absl::OkStatus();
+}
+
+// On a virtual node.
+absl::StatusOr<Report> RunOnTraceClock(const Trace& trace, const ReplayOptions& options) {
+  const policy::TenantRules rules = RulesFor(trace, options);
+  const policy::NodeCapacity capacity = CapacityFor(trace, options, rules);
+  KV_RETURN_IF_ERROR(CheckOnTraceClock(options, capacity));
   Progress progress(absl::StrCat("replay ", trace.name), trace.requests.size());
   trace_engine::SimulationInput input;
   input.policy = policy::PolicyTable::FromRules({rules}, capacity);
   input.eviction = options.eviction;
+  input.nvme_write_bytes_per_second = options.write_budget_per_second;
   input.block_kib = options.block_kib;
   input.trace = &trace;
   input.owners.assign(trace.requests.size(), 0);
@@ -174,6 +221,7 @@ absl::StatusOr<Report> RunOnTraceClock(const Trace& trace, const ReplayOptions& 
   report.Add("stored_blocks", stats.blocks_stored);
   report.Add("evictions", stats.tiers[TierIndex(TierKind::kDram)].evictions());
   report.Add("refusals", served.blocks_refused);
+  if (options.nvme_blocks > 0) AddNvme(options, outcomes[0], &report);
   report.Add("seconds", static_cast<double>(clock.MonotonicNs() - start_ns) / 1e9);
   report.Note(absl::StrCat(served.blocks_asked,
                            " block accesses through the real engine at the times of the trace, on a virtual clock and "
@@ -182,6 +230,7 @@ absl::StatusOr<Report> RunOnTraceClock(const Trace& trace, const ReplayOptions& 
 }
 
 bool OnTraceClock(const ReplayOptions& options) {
+  if (options.nvme_blocks > 0) return true;
   return options.clock.empty() ? options.eviction != "lru" : options.clock == "trace";
 }
 

@@ -10,7 +10,10 @@ namespace kvartal::trace_engine {
 
 absl::StatusOr<std::vector<TenantOutcome>> Simulate(const SimulationInput& input) {
   KV_CHECK(input.owners.size() == input.trace->requests.size());
-  KV_ASSIGN_OR_RETURN(const std::unique_ptr<VirtualNode> node, VirtualNode::Start(input.policy, input.eviction));
+  KV_ASSIGN_OR_RETURN(
+      const std::unique_ptr<VirtualNode> node,
+      VirtualNode::Start(input.policy, {.eviction = input.eviction,
+                                        .nvme_write_bytes_per_second = input.nvme_write_bytes_per_second}));
   const ModelLayout layout{.tokens_per_block = bench::kTraceBlockTokens,
                            .shard_count = 1,
                            .shard_bytes = static_cast<uint32_t>(input.block_kib * kKiB)};

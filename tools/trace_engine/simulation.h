@@ -21,8 +21,9 @@ struct SimulationInput {
   std::string eviction = "lru";
   uint64_t block_kib = 0;
   const bench::Trace* trace = nullptr;
-  std::vector<size_t> owners;  // of each request: a position in the policy's tenants
-  size_t keep_max = 0;         // blocks of a chain that are stored at most; 0: all
+  std::vector<size_t> owners;                // of each request: a position in the policy's tenants
+  size_t keep_max = 0;                       // blocks of a chain that are stored at most; 0: all
+  uint64_t nvme_write_bytes_per_second = 0;  // 0: any amount
   // Told after each request; may be empty.
   std::function<void(const VirtualNode& node, uint64_t requests_done)> after_request;
 };

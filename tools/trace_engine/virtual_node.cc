@@ -9,14 +9,15 @@
 namespace kvartal::trace_engine {
 
 absl::StatusOr<std::unique_ptr<VirtualNode>> VirtualNode::Start(std::shared_ptr<const policy::PolicyTable> policy,
-                                                                const std::string& eviction) {
+                                                                const engine::EngineOptions& options) {
   std::unique_ptr<VirtualNode> node(new VirtualNode());
-  KV_RETURN_IF_ERROR(node->Make(std::move(policy), eviction));
+  KV_RETURN_IF_ERROR(node->Make(std::move(policy), options));
   return node;
 }
 
-absl::Status VirtualNode::Make(std::shared_ptr<const policy::PolicyTable> policy, const std::string& eviction) {
-  KV_RETURN_IF_ERROR(policy::NewTenantOrders(eviction).status());
+absl::Status VirtualNode::Make(std::shared_ptr<const policy::PolicyTable> policy,
+                               const engine::EngineOptions& options) {
+  KV_RETURN_IF_ERROR(policy::NewTenantOrders(options.eviction).status());
   const policy::NodeCapacity& capacity = policy->capacity();
   dram_ = std::make_unique<tier::DramTier>(&memory_, capacity.bytes[TierIndex(TierKind::kDram)]);
   engine::EngineDevices devices{.clock = &clock_, .dram = dram_.get()};
@@ -26,8 +27,7 @@ absl::Status VirtualNode::Make(std::shared_ptr<const policy::PolicyTable> policy
     devices.nvme = nvme_.get();
     devices.catalog = &catalog_;
   }
-  engine_ =
-      std::make_unique<engine::CacheEngine>(engine::EngineOptions{.eviction = eviction}, devices, std::move(policy));
+  engine_ = std::make_unique<engine::CacheEngine>(options, devices, std::move(policy));
   next_tick_ms_ = kTickMs;
   return absl::OkStatus();
 }

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "daemon/base/clock.h"
 #include "daemon/base/status.h"
@@ -22,9 +21,9 @@ namespace kvartal::trace_engine {
 
 class VirtualNode {
  public:
-  // Tiers of the sizes `policy` was made for; a size of 0 is no tier. `eviction` as in the daemon's configuration.
+  // Tiers of the sizes `policy` was made for; a size of 0 is no tier.
   static absl::StatusOr<std::unique_ptr<VirtualNode>> Start(std::shared_ptr<const policy::PolicyTable> policy,
-                                                            const std::string& eviction);
+                                                            const engine::EngineOptions& options);
 
   engine::CacheEngine& engine() { return *engine_; }
   const engine::CacheEngine& engine() const { return *engine_; }
@@ -39,7 +38,7 @@ class VirtualNode {
 
  private:
   VirtualNode() = default;
-  absl::Status Make(std::shared_ptr<const policy::PolicyTable> policy, const std::string& eviction);
+  absl::Status Make(std::shared_ptr<const policy::PolicyTable> policy, const engine::EngineOptions& options);
 
   ManualClock clock_;
   int64_t now_ms_ = 0;

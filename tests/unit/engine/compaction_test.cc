@@ -87,6 +87,23 @@ TEST_F(CompactionTest, WhatIsGuaranteedToBothMovesAndNobodyLosesABlock) {
   engine_->CheckInvariants();
 }
 
+TEST_F(CompactionTest, WhatMovesWearsTheDiskTwice) {
+  constexpr uint64_t kRate = 1'000'000'000;  // whole bytes a millisecond
+  options_.nvme_write_bytes_per_second = kRate;
+  StartTwo(32 * kMiB, 24 * kMiB);
+  AdvanceMs(1000);  // there is plenty
+  const uint64_t saved = engine_->stats().write_budget_saved_bytes, on_disk = WornBytes();
+  const int64_t start_ns = clock_.MonotonicNs();
+  StoreEach("a/p", a_, 1, 216);
+  Thin(216, 3);
+  StoreEach("b/p", b_, 5000, 36);
+  AdvanceMs(10'000);
+  const uint64_t stored = 216 * kSlot + 36 * kOtherSlot, worn = WornBytes() - on_disk;
+  ASSERT_GT(worn, stored + 20 * kSlot) << "some had to move, and left zeros behind";
+  const uint64_t earned = static_cast<uint64_t>(clock_.MonotonicNs() - start_ns) / 1'000'000 * kRate / 1000;
+  EXPECT_EQ(saved + earned - engine_->stats().write_budget_saved_bytes, worn);
+}
+
 // Nobody will read them, and a segment that holds them must not stand in the way of everybody else for that.
 TEST_F(CompactionTest, BlocksWhoseKeyIsGoneDoNotKeepASegmentFromBecomingEmpty) {
   ring_ = std::make_shared<cipher::KeyRing>();

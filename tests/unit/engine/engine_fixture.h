@@ -259,6 +259,11 @@ class EngineTest : public ::testing::Test, public EngineObserver {
     return found;
   }
 
+  // Written to the disk, blocks and zeros; what is written once a segment is no wear to speak of.
+  uint64_t WornBytes() const {
+    return file_->counts().bytes_written - nvme_->counters().segment_headers_written * kNvmeHeaderBytes;
+  }
+
   const TenantStats StatsOf(const std::string& tenant) const {
     for (TenantStats& stats : engine_->stats().tenants) {
       if (stats.name == tenant) return stats;

@@ -91,6 +91,20 @@ TEST(LruOrderDeathTest, TraitsThatAreNotTheLastOnesEndTheProcess) {
   EXPECT_DEATH(order->Remove(EntryId(2), Traits(1, 1)), "leaf");
 }
 
+TEST(SetHistoryWanted, KeepsOneForWhoeverLearnsFromItAndNobodyElse) {
+  TenantOrders lru = *NewTenantOrders("lru");
+  SetHistoryWanted(true, &lru);
+  ASSERT_NE(lru.history, nullptr);
+  const ReuseHistory* const kept = lru.history.get();
+  SetHistoryWanted(true, &lru);
+  EXPECT_EQ(lru.history.get(), kept);
+  SetHistoryWanted(false, &lru);
+  EXPECT_EQ(lru.history, nullptr);
+  TenantOrders lhd = *NewTenantOrders("lhd");
+  SetHistoryWanted(false, &lhd);
+  EXPECT_NE(lhd.history, nullptr) << "its orders learn from it";
+}
+
 TEST(NewTenantOrders, KnowsItsNamesAndSaysWhatIsAllowed) {
   ASSERT_TRUE(NewTenantOrders("lru").ok());
   EXPECT_EQ(NewTenantOrders("lru")->history, nullptr) << "LRU learns nothing, so nothing is remembered for it";

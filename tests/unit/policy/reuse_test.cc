@@ -7,6 +7,7 @@
 #include "daemon/policy/ghost_memory.h"
 #include "daemon/policy/lhd_order.h"
 #include "daemon/policy/reuse_classes.h"
+#include "daemon/policy/write_worth.h"
 
 namespace kvartal::policy {
 namespace {
@@ -98,6 +99,50 @@ TEST_F(ReuseClassesTest, MoreReusesThanUsesIsNotMoreThanCertain) {
   const double density = classes_.HitDensity(0, At(0), kMinuteS);
   EXPECT_GT(density, 0);
   EXPECT_LT(density, 1);
+}
+
+TEST_F(ReuseClassesTest, AChanceIsThePartThatWasUsedAgain) {
+  EXPECT_DOUBLE_EQ(classes_.Chance(0), 0.2) << "of what nothing is known of";
+  Teach(0, 99, 0);
+  EXPECT_DOUBLE_EQ(classes_.Chance(0), 0.2 / 100);
+  Teach(1, 40, 10);
+  Teach(1, 59, 0);
+  EXPECT_DOUBLE_EQ(classes_.Chance(1), 40.2 / 100);
+  const PastUse past{At(0), 1, 1};
+  for (int i = 0; i < 1000; ++i) classes_.Use(past, kOther, At(10));
+  EXPECT_LT(classes_.Chance(1), 1) << "more than all seem to return";
+}
+
+TEST_F(ReuseClassesTest, ABlockIsWorthAWriteForWhatItDidOrForWhatItsLikeDo) {
+  const BlockTraits fresh = Traits(1);
+  EXPECT_EQ(WriteWorthOf(fresh, nullptr), WriteWorth::kAny);
+  EXPECT_EQ(WriteWorthOf(fresh, &classes_), WriteWorth::kAny) << "of what nothing is known of";
+  Teach(ReuseClassOf(fresh), 75, 0);
+  Teach(ReuseClassOf(fresh), 25, 10);
+  EXPECT_EQ(WriteWorthOf(fresh, &classes_), WriteWorth::kAny) << "one in four is not more than that";
+  Teach(ReuseClassOf(fresh), 2, 10);
+  EXPECT_EQ(WriteWorthOf(fresh, &classes_), WriteWorth::kLikely);
+  EXPECT_EQ(WriteWorthOf(Traits(1, 20 * 1024), &classes_), WriteWorth::kAny) << "another class";
+  EXPECT_EQ(WriteWorthOf(Traits(2), nullptr), WriteWorth::kProven);
+  EXPECT_EQ(WriteWorthOf(Traits(1, 0, SessionPhase::kContinuing), nullptr), WriteWorth::kProven);
+  EXPECT_EQ(WriteWorthOf(Traits(9, 0, SessionPhase::kEnded), &classes_), WriteWorth::kAny)
+      << "its client said that nobody asks for it again";
+}
+
+TEST_F(ReuseClassesTest, ABlockIsWorthNoMoreThanThoseItIsFoundThrough) {
+  constexpr uint64_t kOffsets[] = {0, 1024, 6 * 1024, 20 * 1024};
+  for (const uint64_t offset : kOffsets) Teach(ReuseClassOf(Traits(1, offset)), 10, 10);
+  for (const uint64_t at : {uint64_t{1023}, uint64_t{6143}, uint64_t{20'000}, uint64_t{1'000'000}}) {
+    EXPECT_EQ(WriteWorthOf(Traits(1, at), &classes_), WriteWorth::kLikely) << at;
+  }
+  for (const uint64_t useless : kOffsets) {
+    ReuseClasses taught = classes_;
+    for (int i = 0; i < 100; ++i) taught.Use({}, ReuseClassOf(Traits(1, useless)), At(10));
+    for (const uint64_t at : kOffsets) {
+      EXPECT_EQ(WriteWorthOf(Traits(1, at), &taught), at >= useless ? WriteWorth::kAny : WriteWorth::kLikely)
+          << at << " behind " << useless;
+    }
+  }
 }
 
 TEST_F(ReuseClassesTest, ALateReportDoesNotTurnTimeBack) {

@@ -42,7 +42,7 @@ std::vector<BlockKey> Chain(uint64_t first, size_t blocks) {
 
 struct Node {
   explicit Node(const policy::TenantRules& rules, uint64_t dram_bytes = 16 * kMiB, uint64_t nvme_bytes = 256 * kMiB)
-      : node(*VirtualNode::Start(Table({rules}, dram_bytes, nvme_bytes), "lru")),
+      : node(*VirtualNode::Start(Table({rules}, dram_bytes, nvme_bytes), {})),
         client(*TraceClient::Attach(node.get(), rules.name, kLayout)) {}
   engine::TenantStats Stats() const { return node->engine().stats().tenants[0]; }
 
@@ -88,6 +88,19 @@ TEST(VirtualNode, LoadsFromNvmeWhatDramCouldNotKeep) {
   node.node->engine().CheckInvariants();
 }
 
+TEST(VirtualNode, AWriteBudgetHoldsBackWhatNobodyUsedAgain) {
+  const auto table = Table({Rules("a", 4 * kMiB, 256 * kMiB)}, 16 * kMiB, 256 * kMiB);
+  const auto written = [&](uint64_t bytes_per_second) {
+    const auto node = *VirtualNode::Start(table, {.nvme_write_bytes_per_second = bytes_per_second});
+    TraceClient client = *TraceClient::Attach(node.get(), "a", kLayout);
+    for (uint64_t first = 0; first < 1600; first += 16) client.Serve(Chain(first, 16), 16 * 512);
+    return node->engine().stats().tenants[0].nvme_written_bytes;
+  };
+  EXPECT_GT(written(0), 256 * kMiB) << "all of it";
+  EXPECT_GT(written(1), 0u);
+  EXPECT_LT(written(1), 32 * kMiB);
+}
+
 // Time is the trace's: a block idle for its TTL in between is gone, one that was used is not.
 TEST(VirtualNode, TimePassesWhenTold) {
   policy::TenantRules rules = Rules("a", 16 * kMiB, 0);
@@ -115,7 +128,7 @@ TEST(VirtualNode, AChainLargerThanTheTenantIsRefusedInPart) {
 }
 
 TEST(VirtualNode, AnUnknownEvictionOrderIsAnError) {
-  const auto node = VirtualNode::Start(Table({Rules("a", 4 * kMiB, 0)}, 4 * kMiB, 0), "random");
+  const auto node = VirtualNode::Start(Table({Rules("a", 4 * kMiB, 0)}, 4 * kMiB, 0), {.eviction = "random"});
   ASSERT_FALSE(node.ok());
   EXPECT_NE(std::string(node.status().message()).find("random"), std::string::npos) << node.status();
 }
