@@ -7,6 +7,7 @@ usage: serve_lines.py MODEL '{"connector": {...} or null, ...arguments of vllm.L
     those steps of the engine -> an answer or null for each
 {"tokenize": text} -> [token, ...]      {"reset": true} -> whether the engine's own prefix cache is empty now
 {"metric": name} -> its value
+{"rpc": method, ...its keyword arguments}  calls that method of vLLM's worker -> true
 {"at": "module.Class.method", "kill": pid}  the next call of it kills that process first; {"at": ..., "answer": value}
     the next call of it answers that
 """
@@ -114,6 +115,9 @@ class Engine:
             return self.abort(question)
         if 'tokenize' in question:
             return self.llm.get_tokenizer()(question['tokenize'])['input_ids']
+        if 'rpc' in question:
+            self.llm.collective_rpc(question.pop('rpc'), kwargs=question)
+            return True
         if 'reset' in question:
             return self.llm.reset_prefix_cache(reset_connector=question['connector'])
         return arm(question) if 'at' in question else self.metric(question)

@@ -1,13 +1,19 @@
 """The shell that vLLM sees, without an engine: it declines with one line, and never raises."""
 import logging
+import re
 import time
+from argparse import Namespace
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from fastapi import FastAPI
 from test_identity import FULL, config, groups
+from vllm import envs
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
+from vllm.entrypoints.launchers.api_server import routers
 from vllm.v1.core import kv_cache_utils
 
 from kvartal.vllm import KvartalConnector
@@ -205,4 +211,18 @@ def test_reports_and_counts_of_ranks_add_up():
 
 def test_every_method_that_is_overridden_is_one_of_vllms():
     ours = {name for name in vars(KvartalConnector) if not name.startswith('_')}
-    assert ours - set(dir(KVConnectorBase_V1)) == {'request_finished_all_groups'}
+    assert ours - set(dir(KVConnectorBase_V1)) == {'request_finished_all_groups', 'weights_change'}
+
+
+@pytest.mark.parametrize('dev', [True, False])
+def test_the_reset_that_the_page_names_is_vllms(monkeypatch, dev):
+    page = (Path(__file__).parents[2] / 'docs/VLLM.md').read_text()
+    route, parameter, environment = re.search(r'`POST (/\w+)\?(\w+)=true`.*?`(\w+)=1`', page, re.DOTALL).groups()
+    monkeypatch.setattr(envs, environment, dev, raising=True)
+    app = FastAPI()
+    app.state.args = Namespace()
+    routers.register_api_routers(Namespace(), app, ())
+    found = app.openapi()['paths'].get(route)
+    assert (found is not None) == dev, 'the page says when it is there'
+    if dev:
+        assert parameter in {given['name'] for given in found['post']['parameters']}

@@ -250,6 +250,27 @@ def test_a_new_epoch_finds_nothing_old_and_stores_nothing_old(side, client):
     assert client.ended == [client.lookups[0][0]], 'what is dead may go first'
 
 
+def test_after_a_stop_nothing_is_looked_up_or_stored_and_what_was_begun_ends(side, client):
+    load(side, client)
+    load(side, client, 'b', cached=0)
+    side.begin('promised', request(10 * BLOCK + 1), cacheable=True)
+    client.cached = 8
+    assert side.match('promised', 0, 0) == (8 * BLOCK, True)
+    side.stop()
+    assert [lease.released for lease in client.leases] == [0, 0, 1], 'the first is being loaded'
+    assert client.ended == [client.lookups[0][0]]
+    assert side.match('promised', 0, 0) == (0, False)
+    side.allocated('promised', list(range(11)), 0)
+    side.computed('b', 10 * BLOCK, lambda: list(range(100, 110)))
+    load(side, client, 'c')
+    side.new_epoch()
+    load(side, client, 'd')
+    plan = side.take_plan()
+    assert len(client.lookups) == 3 and not plan.loads and not plan.stores
+    side.take_report(done(1))
+    assert client.leases[0].released == 1 and side.finish('a') is False
+
+
 def test_what_the_hashes_do_not_name_never_reaches_the_daemon(side, client):
     client.cached = 8
     side.begin('a', request(10 * BLOCK + 1), cacheable=False)

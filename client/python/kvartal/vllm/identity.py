@@ -44,6 +44,12 @@ def check_config(config: VllmConfig, kv: KVCacheConfig) -> None:
         raise Declined(f'kv_role is {transfer.kv_role!r}, "kv_both" is needed')
     if parallel.world_size != 1 or parallel.data_parallel_size != 1:
         raise Declined(f'{parallel.world_size} ranks, {parallel.data_parallel_size} replicas: one of each is supported')
+    # Other code than vLLM's in the worker may change the weights unheard; a sleep takes the pages from under a copy.
+    if not parallel.worker_cls.startswith('vllm.') or parallel.worker_extension_cls:
+        raise Declined(f'worker_cls {parallel.worker_cls!r}, worker_extension_cls {parallel.worker_extension_cls!r}: '
+                       'whether they change the weights cannot be heard of')
+    if config.model_config.enable_sleep_mode:
+        raise Declined('enable_sleep_mode is not supported: what sleeps gives its pages and weights away')
     if config.speculative_config is not None:
         raise Declined('speculative decoding is not supported')
     if len(kv.kv_cache_groups) != 1:

@@ -59,11 +59,13 @@ class StepPlan:
 @dataclass
 class StepReport:
     """Jobs that ended since the last report, each with the number of ranks that say so; `failed` are loads and stores
-    that were not done in full."""
+    that were not done in full. weights_changed: the engine's weights are not those that its digest names any more."""
 
     done: Counter[int] = field(default_factory=Counter)
     failed: set[int] = field(default_factory=set)
+    weights_changed: bool = False
 
     def merged(self, other: StepReport) -> StepReport:
         """The report of two ranks."""
-        return StepReport(self.done + other.done, self.failed | other.failed)
+        return StepReport(self.done + other.done, self.failed | other.failed,
+                          self.weights_changed or other.weights_changed)

@@ -93,6 +93,16 @@ class SchedulerSide:
         for request in self._requests.values():
             request.cacheable = False
 
+    def stop(self) -> None:
+        """What this engine computes from here on is not what its namespace says: nothing is looked up or stored any
+        more. Transfers that were begun end as others do."""
+        self._namespace_of = None
+        if self._namespace is not None:
+            self._client.close_namespace(self._namespace)
+            self._namespace = None
+        for request in self._requests.values():
+            request.let_go()
+
     # --- a request, in the order of its life
 
     def begin(self, request_id: str, engine: Any, cacheable: bool) -> None:
