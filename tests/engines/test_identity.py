@@ -8,7 +8,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from kvartal import weights
 from kvartal.declined import Declined
-from kvartal.vllm import identity
+from kvartal.vllm import identity, version
 from kvartal.vllm.options import Options
 from kvartal.vllm.pages import HostPages, geometry_of
 
@@ -53,13 +53,13 @@ def seed(monkeypatch):
 
 
 def test_the_installed_version_is_a_supported_one():
-    identity.check_version()
+    version.check_version()
 
 
 def test_another_version_is_declined(monkeypatch):
-    monkeypatch.setattr(identity, 'vllm_version', '0.320.1')
+    monkeypatch.setattr(version, 'installed', lambda: '0.320.1')
     with pytest.raises(Declined, match='0.320.1'):
-        identity.check_version()
+        version.check_version()
 
 
 def test_what_is_served_is_not_declined():
@@ -102,7 +102,7 @@ def test_everything_that_makes_kv_incompatible_is_told_apart(monkeypatch):
                digest(cache__cache_dtype='bfloat16'), digest(cache__prefix_caching_hash_algo='sha256')]
     digests += [digest({**FACTS, **change}) for change in ({'isa': 'amx'}, {'layers': ['b', 'a']}, {'layout': 'BLHNC'},
                                                             {'page_bytes': 8192})]
-    monkeypatch.setattr(identity, 'vllm_version', '0.32.1')
+    monkeypatch.setattr(version, 'installed', lambda: '0.32.1')
     digests.append(digest())
     monkeypatch.setattr(kv_cache_utils, 'NONE_HASH', b't' * 32)
     digests.append(digest())

@@ -19,7 +19,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvartal import Client
 from kvartal.declined import Declined
-from kvartal.vllm import identity, weight_watch
+from kvartal.vllm import identity, version, weight_watch
 from kvartal.vllm.metrics import PromMetrics, Stats
 from kvartal.vllm.options import Options
 from kvartal.vllm.pages import HostPages, geometry_of
@@ -102,7 +102,7 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
         self._forward = False
         self._options = Options()
         try:
-            identity.check_version()
+            version.check_version()
             self._options = Options.parse(self._kv_transfer_config.kv_connector_extra_config)
             identity.check_config(vllm_config, kv_cache_config)
             if role == KVConnectorRole.SCHEDULER:

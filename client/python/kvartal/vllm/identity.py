@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from vllm import envs
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import FullAttentionSpec
-from vllm.version import __version__ as vllm_version
 
 from kvartal import Namespace, weights
 from kvartal.declined import Declined
+from kvartal.vllm import version
 from kvartal.vllm.options import Options
 from kvartal.vllm.pages import Geometry
 
@@ -25,14 +25,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
-SUPPORTED_VLLM = ('0.32',)
 _FORMAT = 1  # of what is digested here and of how a block's bytes are laid out
-
-
-def check_version() -> None:
-    """Raises Declined for a vLLM that this connector was not tested with."""
-    if not vllm_version.startswith(tuple(version + '.' for version in SUPPORTED_VLLM)):
-        raise Declined(f'vLLM {vllm_version} was not tested; supported are {", ".join(SUPPORTED_VLLM)}')
 
 
 def check_config(config: VllmConfig, kv: KVCacheConfig) -> None:
@@ -117,7 +110,7 @@ def namespace_of(config: VllmConfig, facts: dict[str, Any], weights_named: str, 
     algorithm = cache.prefix_caching_hash_algo
     named = {
         'format': _FORMAT,
-        'engine': f'vllm {vllm_version}',
+        'engine': f'vllm {version.installed()}',
         'weights': weights_named,
         'config': {key: value for key, value in model.hf_config.to_dict().items() if key not in weights.ORIGIN_KEYS},
         'max_model_len': model.max_model_len,  # chooses between the frequencies of some rotary embeddings
