@@ -12,9 +12,11 @@ import torch
 from fastapi import FastAPI
 from test_identity import FULL, config, groups
 from vllm import envs
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1, KVConnectorRole, supports_hma)
 from vllm.entrypoints.launchers.api_server import routers
 from vllm.v1.core import kv_cache_utils
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvartal.vllm import KvartalConnector
 from kvartal.vllm.connector import Handshake, Metadata, WorkerMetadata
@@ -212,6 +214,12 @@ def test_reports_and_counts_of_ranks_add_up():
 def test_every_method_that_is_overridden_is_one_of_vllms():
     ours = {name for name in vars(KvartalConnector) if not name.startswith('_')}
     assert ours - set(dir(KVConnectorBase_V1)) == {'request_finished_all_groups', 'weights_change'}
+
+
+def test_what_vllm_reads_of_the_class(tmp_path):
+    made = make(KVConnectorRole.SCHEDULER, tmp_path)
+    assert supports_hma(KvartalConnector) and made.requires_kv_delivery is False
+    assert made.get_external_cache_hit_sources(request(), 64) == {CacheHitSource.HOST: 64}
 
 
 @pytest.mark.parametrize('dev', [True, False])

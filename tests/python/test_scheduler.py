@@ -250,6 +250,19 @@ def test_a_new_epoch_finds_nothing_old_and_stores_nothing_old(side, client):
     assert client.ended == [client.lookups[0][0]], 'what is dead may go first'
 
 
+def test_a_new_epoch_fails_what_is_being_loaded_and_lets_go_of_what_was_promised(side, client):
+    (job,) = load(side, client)[2].loads
+    side.begin('promised', request(10 * BLOCK + 1), cacheable=True)
+    assert side.match('promised', 0, 0) == (8 * BLOCK, True)
+    side.new_epoch()
+    assert side.take_plan().fail == [job.job] and side.take_plan().fail == []
+    assert [lease.released for lease in client.leases] == [0, 1]
+    side.take_report(done(job.job, failed=[job.job]))
+    assert client.leases[0].released == 1
+    side.new_epoch()
+    assert side.take_plan().fail == []
+
+
 def test_after_a_stop_nothing_is_looked_up_or_stored_and_what_was_begun_ends(side, client):
     load(side, client)
     load(side, client, 'b', cached=0)

@@ -119,6 +119,8 @@ class Weather:
             self.engine.abort(self.chance.choice(sorted(self.engine.requests)))
         if self.chance.random() < 0.3:
             self.engine.pool.forget()
+        if self.chance.random() < 0.005:
+            assert self.engine.scheduler.reset_cache()
 
     def close(self):
         """Ends both."""

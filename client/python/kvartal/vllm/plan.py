@@ -47,13 +47,15 @@ class StoreJob:
 @dataclass
 class StepPlan:
     """group: the engine group to attach to for these jobs. flush: stores whose engine blocks are overwritten from this
-    step on. awaited: finished requests whose engine blocks stay until these stores are done."""
+    step on. awaited: finished requests whose engine blocks stay until these stores are done. fail: loads of KV that is
+    not to be used any more, of earlier steps and of this one."""
 
     group: bytes | None = None
     loads: list[LoadJob] = field(default_factory=list)
     stores: list[StoreJob] = field(default_factory=list)
     flush: list[int] = field(default_factory=list)
     awaited: dict[str, list[int]] = field(default_factory=dict)
+    fail: list[int] = field(default_factory=list)
 
 
 @dataclass

@@ -86,12 +86,15 @@ class SchedulerSide:
         self._namespace_of = namespace_of
 
     def new_epoch(self) -> None:
-        """Nothing that was stored is found any more, and nothing that was computed so far will be stored."""
+        """Nothing that was stored is found any more, loads that are under way fail, and nothing that was computed so
+        far will be stored."""
         if self._namespace_of is None:
             return
+        self._plan.fail.extend(self._loads)
         self._enter(self._namespace_of(os.urandom(16)))
         for request in self._requests.values():
             request.cacheable = False
+            request.let_go()
 
     def stop(self) -> None:
         """What this engine computes from here on is not what its namespace says: nothing is looked up or stored any

@@ -17,7 +17,7 @@ from typing import TypeVarTuple, Unpack
 
 from kvartal import Client, Namespace, Outcome
 from kvartal.vllm.options import Options
-from kvartal.vllm.pages import HostPages
+from kvartal.vllm.pages import Pages
 from kvartal.vllm.plan import NO_LEASE, LoadJob, StepPlan, StepReport, StoreJob
 
 Queued = TypeVarTuple('Queued')
@@ -41,7 +41,7 @@ class Results:
 class WorkerSide:
     """See the module. connect: engine group -> a client of the daemon; called on the copying thread."""
 
-    def __init__(self, connect: Callable[[bytes | None], Client], options: Options, pages: HostPages, shard: int = 0,
+    def __init__(self, connect: Callable[[bytes | None], Client], options: Options, pages: Pages, shard: int = 0,
                  now: Callable[[], float] = time.monotonic):
         self._connect = connect
         self._options = options
@@ -60,6 +60,7 @@ class WorkerSide:
         self._reading: int | None = None  # the store job whose pages are being read now
         self._awaited: dict[str, list[int]] = {}
         self._landed: list[tuple[LoadJob, int]] = []  # ended since the last results, and how many blocks are good
+        self._failing: set[int] = set()  # loads whose KV is not to be used any more
         self._weights_changed = False
         self._results = Results()
         self._counts: Counter[str] = Counter()
@@ -70,16 +71,22 @@ class WorkerSide:
     # --- the engine's thread
 
     def submit(self, plan: StepPlan) -> None:
-        """Begins this step's loads, and notes which finished requests wait for their stores."""
+        """Begins this step's loads, fails those that are not wanted any more, and notes which finished requests wait
+        for their stores. What the engine has queued so far may still read the blocks that are loaded into."""
+        if plan.loads:
+            self._pages.fence()
         until = self._now() + self._options.load_deadline_ms / 1000
         with self._changed:
             self._loads.extend((job, plan.group, until) for job in plan.loads)
             self._live.update(job.job for job in plan.loads)
+            self._failing.update(self._live.union(job.job for job, _ in self._landed).intersection(plan.fail))
             self._awaited.update(plan.awaited)
             self._changed.notify_all()
 
     def submit_stores(self, plan: StepPlan) -> None:
-        """Begins this step's stores. The forward that computed their pages has ended."""
+        """Begins this step's stores. The forward that computes their pages is queued, on a CPU it has ended."""
+        if plan.stores:
+            self._pages.fence()
         with self._changed:
             self._stores.extend((job, plan.group) for job in plan.stores)
             self._live.update(job.job for job in plan.stores)
@@ -165,7 +172,8 @@ class WorkerSide:
 
     def _tell_landed(self, results: Results) -> None:
         for job, loaded in self._landed:
-            good = 0 if self._weights_changed else loaded
+            good = 0 if self._weights_changed or job.job in self._failing else loaded
+            self._failing.discard(job.job)
             results.received.add(job.request_id)
             self._counts['loaded_blocks'] += good
             self._counts['failed_blocks'] += len(job.blocks) - good
@@ -214,7 +222,7 @@ class WorkerSide:
 
     def _load(self, job: LoadJob, group: bytes | None, until: float) -> int:
         """How many leading blocks of the job are good."""
-        if job.lease == NO_LEASE or self._weights_changed:
+        if job.lease == NO_LEASE or self._weights_changed or job.job in self._failing:
             return 0
         self._left_ms(until)
         client = self._attached(group, job.namespace)
