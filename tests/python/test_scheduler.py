@@ -292,8 +292,34 @@ def test_what_the_hashes_do_not_name_never_reaches_the_daemon(side, client):
     assert not client.lookups and not side.take_plan().stores
 
 
+def test_what_loads_and_steps_take_decides_which_hit_is_worth_loading(client):
+    clock = [0.0]
+    side = SchedulerSide(client, Options(), BLOCK, engine_blocks=400, ranks=1, now=lambda: clock[0])
+    side.open(lambda epoch: Namespace(b'n' * 32, BLOCK, 4096))
+    client.cached, names = 100, iter(range(1000))
+
+    def found(cached):
+        client.cached = cached
+        name = f'r{next(names)}'
+        side.begin(name, request(40 * BLOCK + 1), cacheable=True)
+        tokens, _ = side.match(name, 0, 0)
+        return name, tokens
+
+    assert found(15)[1] == 0 and found(16)[1] == 16 * BLOCK, '256 tokens before anything is measured'
+    for blocks in (20, 30, 20, 30):
+        name, tokens = found(blocks)
+        side.allocated(name, list(range(1, 42)), tokens)
+        (job,) = side.take_plan(128).loads
+        clock[0] += 0.025  # 5,120 tokens a second: a block is computed in 3.125 ms
+        side.step_ended()
+        clock[0] += 0.010 + 0.001 * blocks  # and loaded in 1 ms, beside 35 ms that are fixed
+        side.take_report(done(job.job))
+        clock[0] += 50  # idle
+    assert found(16)[1] == 0 and found(17)[1] == 17 * BLOCK, '35 / 2.125 blocks'
+
+
 @pytest.mark.parametrize('given', [{'sokcet': 'x'}, {'lookup_deadline_ms': 0}, {'min_load_tokens': '256'},
-                                   {'max_loading_share': 1.5}])
+                                   {'min_load_tokens': 0}, {'max_loading_share': 1.5}])
 def test_options_that_are_wrong_are_declined_by_name(given):
     with pytest.raises(Declined, match=next(iter(given))):
         Options.parse(given)

@@ -271,7 +271,7 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
         self._plan_flush(self._scheduler, scheduler_output)
         if not self._broken:
             self._plan_stores(self._scheduler, scheduler_output)
-        return Metadata(self._scheduler.take_plan())
+        return Metadata(self._scheduler.take_plan(sum(scheduler_output.num_scheduled_tokens.values())))
 
     # Apart, both: should one break, the loads of this step are begun all the same.
     @_never_raises(lambda: None)
@@ -295,7 +295,10 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """The workers have answered."""
         report = connector_output.kv_connector_worker_meta
-        if self._scheduler is None or not isinstance(report, WorkerMetadata):
+        if self._scheduler is None:
+            return
+        self._scheduler.step_ended()
+        if not isinstance(report, WorkerMetadata):
             return
         self._scheduler.take_report(report.report)
         if report.report.weights_changed and not self._declined:
