@@ -61,7 +61,7 @@ def check_config(config: VllmConfig, kv: KVCacheConfig) -> None:
 
 def is_cacheable(request: Any) -> bool:
     """Whether the block hashes of this request name all that its KV depends on: plain tokens and salt. An adapter is
-    hashed by its name, whatever was loaded under it."""
+    hashed by its name and path, whatever was loaded from there (docs/decisions/0029)."""
     return (request.lora_request is None and not request.mm_features and request.prompt_embeds is None
             and request.pooling_params is None)
 
