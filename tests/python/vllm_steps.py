@@ -108,7 +108,7 @@ class Pool:
 class Engine:
     """A scheduler's connector, one connector a rank, and all that is between them."""
 
-    def __init__(self, make, ranks, blocks, chance, per_step=96, max_running=6):
+    def __init__(self, make, ranks, blocks, chance, per_step=160, max_running=6):
         """make: role -> a connector. chance: a random.Random."""
         self.pool, self.chance, self.per_step, self.max_running = Pool(blocks), chance, per_step, max_running
         self.memory = [np.zeros((LAYERS, blocks, PAGE), np.uint8) for _ in range(ranks)]
