@@ -1,8 +1,11 @@
 """A real vLLM engine in a process of its own, as tests talk to it."""
+import argparse
+import inspect
 import json
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 _ENVIRONMENT = {
@@ -12,6 +15,7 @@ _ENVIRONMENT = {
     'OMP_NUM_THREADS': '1',
 }
 BLOCK = 32
+TEXT = inspect.getsource(argparse) + inspect.getsource(textwrap)  # to make prompts of
 TIE = 1e-3  # nearer than this, another order of the same sums may choose the other token
 HITS = 'vllm:external_prefix_cache_hits'  # tokens that came from the connector
 PREEMPTIONS = 'vllm:num_preemptions'
