@@ -2,7 +2,6 @@
 scheduler and the runner do with a connector, and in which order, is in vllm_steps.py.
 """
 import abc
-import contextlib
 import enum
 import importlib.util
 import sys
@@ -239,14 +238,3 @@ def kv_cache_config(vllm_config, layers, blocks):
     spec = FullAttentionSpec(vllm_config.cache_config.block_size)
     return SimpleNamespace(num_blocks=blocks, kv_cache_layout='LBHNC', kv_cache_groups=[
         SimpleNamespace(kv_cache_spec=spec, layer_names=names)])
-
-
-@contextlib.contextmanager
-def replaced(owner, name, value):
-    """An attribute of something, for a while."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)

@@ -19,7 +19,7 @@ import vllm_steps  # noqa: E402
 from vllm_steps import BLOCK, LAYERS, Request, page_of  # noqa: E402
 
 import kvartal  # noqa: E402
-from kvartal.vllm import KvartalConnector, identity  # noqa: E402
+from kvartal.vllm import KvartalConnector, identity, weight_watch  # noqa: E402
 from kvartal.vllm import connector as shell  # noqa: E402
 from kvartal.vllm.pages import HostPages  # noqa: E402
 from kvartal.vllm.scheduler import SchedulerSide  # noqa: E402
@@ -67,7 +67,7 @@ class Weather:
                                                                                         shard_count=ranks))
 
     def blow(self):
-        """All of it, to a quiet end: the engine is idle, every block is free, no lease is left."""
+        """All of it, to a quiet end."""
         # What empties the cache comes in the first half, so that there is something to read in the end.
         dies_at = {self.chance.randrange(STEPS // 2): 'dies', self.chance.randrange(STEPS): 'hangs'}
         for number in range(STEPS):
@@ -75,6 +75,16 @@ class Weather:
             if number < STEPS // 2 and self.chance.random() < 0.01:
                 assert self.engine.scheduler.reset_cache()
             self.engine.step()
+        self.calm()
+
+    def run(self, steps):
+        """Requests alone: nothing befalls the daemon."""
+        for _ in range(steps):
+            self._befall(None)
+            self.engine.step()
+
+    def calm(self):
+        """Ends: the engine is idle, every block is free, no lease is left."""
         until = time.monotonic() + PATIENT_MS / 1000
         while self.engine.requests:
             assert time.monotonic() < until, f'these never end: {sorted(self.engine.requests)}'
@@ -83,12 +93,16 @@ class Weather:
         while self.daemon.leases():
             assert time.monotonic() < until, f'{self.daemon.leases()} leases are left'
             self.engine.step()
-        self._read_all()
+        if self.namespace() is not None:
+            self.read_all(self.namespace())
         assert not self.engine.loading and not self.engine._told['received'] and not self.engine._told['sent']
 
-    def _read_all(self):
-        """Every block that is in the cache now holds the bytes of its key."""
-        namespace = self.engine.scheduler._scheduler._namespace
+    def namespace(self):
+        """Of what the engine stores now."""
+        return self.engine.scheduler._scheduler._namespace
+
+    def read_all(self, namespace):
+        """Every block of it that is in the cache now holds the bytes of its key, by the weights of the start."""
         with kvartal.Client(self.daemon.door(), 'reader', deadline_ms=PATIENT_MS) as client:
             for chain in self.engine.chains:
                 with client.lookup(namespace, chain, deadline_ms=PATIENT_MS) as lease:
@@ -154,6 +168,26 @@ def test_a_storm_ends_quietly_and_no_page_holds_anothers_bytes(weather, ranks):
     cost = engine.scheduler._scheduler._cost
     assert cost._step_tokens > 0 and cost._w > 0, 'what steps and loads take reaches the measure through the shell'
     assert not engine.scheduler._broken and not any(worker._broken for worker in engine.workers)
+
+
+def test_weights_that_are_changed_amid_it_end_the_caching(weather, monkeypatch, caplog):
+    monkeypatch.setattr(weight_watch, '_changed', False)
+    storm = weather(seed_of_today(), 2)
+    storm.run(200)
+    storm.calm()
+    engine, namespace = storm.engine, storm.namespace()
+    for i in range(3):  # the next step fills blocks
+        engine.add(Request(f'fresh{i}', range(50000 + 100 * i, 50000 + 100 * i + 2 * BLOCK), '', 3 * BLOCK))
+    fake_vllm.CPUWorker().update_weights()
+    engine.weights = 1
+    storm.run(200)
+    storm.calm()
+    assert storm.namespace() is None
+    (line,) = [record.getMessage() for record in caplog.records if 'uncached' in record.getMessage()]
+    assert 'its weights were changed while it ran' in line
+    assert engine.scheduler.get_kv_connector_stats().data['uncached'] == 1
+    storm.read_all(namespace)  # nothing of the weights after
+    assert engine.loaded_blocks > 5 and storm.read > 20
 
 
 def told_twice(results):

@@ -19,9 +19,9 @@ KEY = 32  # bytes
 
 
 @functools.cache
-def page_of(key, layer, rank):
-    """What a full block's page holds."""
-    return np.tile(np.frombuffer(hashlib.sha256(key + bytes([layer, rank])).digest(), np.uint8), PAGE // KEY)
+def page_of(key, layer, rank, weights=0):
+    """What a full block's page holds; weights: how often they were changed."""
+    return np.tile(np.frombuffer(hashlib.sha256(key + bytes([layer, rank, weights])).digest(), np.uint8), PAGE // KEY)
 
 
 class Request:
@@ -123,6 +123,7 @@ class Engine:
         self.finished, self.received, self.failed = set(), set(), set()
         self.loading = {}  # request -> (first place, engine blocks)
         self._told = {'sent': {}, 'received': {}}  # by how many ranks
+        self.weights = 0
         self.chains = set()  # of the requests that ended
         self.loaded_blocks = self.preemptions = self.failed_blocks = 0
 
@@ -298,11 +299,13 @@ class Engine:
             full = (i + 1) * BLOCK <= end
             for layer in range(LAYERS):
                 self.memory[rank][layer, request.blocks[i]] = \
-                    page_of(request.block_hashes[i], layer, rank) if full else 255
+                    page_of(request.block_hashes[i], layer, rank, self.weights) if full else 255
 
     def _check(self, rank, block, key, what):
         for layer in range(LAYERS):
-            assert (self.memory[rank][layer, block] == page_of(key, layer, rank)).all(), f'block {block} {what}'
+            # As in vLLM, what was computed before a change of the weights stays.
+            assert any((self.memory[rank][layer, block] == page_of(key, layer, rank, weights)).all()
+                       for weights in range(self.weights + 1)), f'block {block} {what}'
 
     def _update(self, out, told):
         """As the scheduler's update_from_output."""
@@ -354,6 +357,7 @@ class Engine:
             return
         assert request.status == 'loading'
         for i in range(first, request.num_computed_tokens // BLOCK):
+            assert not self.weights, 'KV of the weights before was loaded'
             self.loaded_blocks += 1
             for rank in range(len(self.workers)):
                 self._check(rank, request.blocks[i], request.block_hashes[i], 'was loaded')
