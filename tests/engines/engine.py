@@ -86,6 +86,11 @@ class Engine:
         """The answer to one prompt."""
         return self.generate(prompt, tokens=tokens, salt=salt)[0]
 
+    def ttft_s(self, prompt):
+        """Seconds to the first token of an answer to that prompt, of which nothing else is wanted."""
+        (answer,) = self.ask({'generate': [prompt], 'tokens': 2, 'salt': None, 'bare': True})
+        return answer['ttft_s']
+
     def tokenize(self, text):
         """The tokens of a text."""
         return self.ask({'tokenize': text})

@@ -41,7 +41,7 @@ def times_of(engine, tokens, length):
         for times in (cold, local, loaded):
             if times is loaded:
                 engine.forget()
-            times.append(engine.one(prompt, tokens=2)['ttft_s'])
+            times.append(engine.ttft_s(prompt))
         engine.forget()
     return Times(length, *(statistics.median(times) for times in (cold, local, loaded)))
 
@@ -53,7 +53,7 @@ def measure(lengths, folder, say=print):
         with Engine(os.path.join(folder, 'measure.log'), connector(door, min_load_tokens=1), max_model_len=8192,
                     dtype='bfloat16', block_size=128) as engine:
             tokens = engine.tokenize(TEXT)
-            engine.one(tokens[-300:], tokens=2)  # kernels
+            engine.ttft_s(tokens[-300:])  # kernels
             found = []
             for length in lengths:
                 found.append(times_of(engine, tokens, length))
