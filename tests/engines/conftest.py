@@ -1,13 +1,9 @@
 """Fixtures of the engine tests."""
-import argparse
-import inspect
 import os
-import textwrap
 from pathlib import Path
 
 import pytest
-
-TEXT = inspect.getsource(argparse) + inspect.getsource(textwrap)
+from engine import TEXT
 
 
 @pytest.fixture(scope='session')

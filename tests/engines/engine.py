@@ -1,8 +1,11 @@
 """A real vLLM engine in a process of its own, as tests talk to it."""
+import argparse
+import inspect
 import json
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 _ENVIRONMENT = {
@@ -12,6 +15,7 @@ _ENVIRONMENT = {
     'OMP_NUM_THREADS': '1',
 }
 BLOCK = 32
+TEXT = inspect.getsource(argparse) + inspect.getsource(textwrap)  # to make prompts of
 TIE = 1e-3  # nearer than this, another order of the same sums may choose the other token
 HITS = 'vllm:external_prefix_cache_hits'  # tokens that came from the connector
 PREEMPTIONS = 'vllm:num_preemptions'
@@ -81,6 +85,11 @@ class Engine:
     def one(self, prompt, tokens=8, salt=None):
         """The answer to one prompt."""
         return self.generate(prompt, tokens=tokens, salt=salt)[0]
+
+    def ttft_s(self, prompt):
+        """Seconds to the first token of an answer to that prompt, of which nothing else is wanted."""
+        (answer,) = self.ask({'generate': [prompt], 'tokens': 2, 'salt': None, 'bare': True})
+        return answer['ttft_s']
 
     def tokenize(self, text):
         """The tokens of a text."""

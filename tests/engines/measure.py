@@ -1,60 +1,70 @@
 """Time to first token of a hit, of a cold run and of the engine's own prefix hit.
 usage: scripts/python_env engines tests/engines/measure.py [TOKENS ...]
 
-Needs KVARTAL_BIN_DIR, KVARTAL_LIBRARY and tests/python on PYTHONPATH. One engine in this process, bf16, blocks of 128
-tokens, one thread; medians of three.
+Needs KVARTAL_BIN_DIR, KVARTAL_LIBRARY and tests/python on PYTHONPATH. One engine in bf16, blocks of 128 tokens, one
+thread; medians of three. `make demo-vllm` ends with the same.
 """
 import os
 import statistics
 import sys
+import tempfile
+from dataclasses import dataclass
 
 from daemon import Daemon
-from engine import _ENVIRONMENT, connector
+from engine import TEXT, Engine, connector
 
-os.environ.update(_ENVIRONMENT, VLLM_ENABLE_V1_MULTIPROCESSING='0', VLLM_LOGGING_LEVEL='ERROR')
 RUNS = 3
+OF_COLD = {1500: 0.12, 6000: 0.06}  # tokens: the most that a hit may take of the cold run
+OF_LOCAL = 1.25  # the most that a hit may take of the engine's own
 
 
-def ttft(llm, vllm, prompt):
-    request = vllm.inputs.TokensPrompt(prompt_token_ids=prompt)
-    params = vllm.SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
-    (output,) = llm.generate([request], params, use_tqdm=False)
-    return output.metrics.first_token_latency
+@dataclass(frozen=True)
+class Times:
+    """Medians of the time to the first token of a prompt of that many tokens, in seconds."""
+
+    tokens: int
+    cold_s: float
+    local_s: float
+    loaded_s: float
+
+    def __str__(self):
+        return (f'{self.tokens} tokens: cold {self.cold_s:.3f} s, local hit {self.local_s:.3f} s, loaded '
+                f'{self.loaded_s:.3f} s; loaded / cold {self.loaded_s / self.cold_s:.3f}, loaded / local '
+                f'{self.loaded_s / self.local_s:.2f}')
 
 
-def forget(llm, vllm):
-    while not llm.reset_prefix_cache():
-        ttft(llm, vllm, [1, 2, 3])
-
-
-def compare(llm, vllm, tokens, length):
+def times_of(engine, tokens, length):
+    """Of an engine that serves with Kvartal; `tokens` are at least that many."""
     cold, local, loaded = [], [], []
     for run in range(RUNS):
         prompt = [1000 + run] + tokens[:length - 1]
-        cold.append(ttft(llm, vllm, prompt))
-        local.append(ttft(llm, vllm, prompt))
-        forget(llm, vllm)
-        loaded.append(ttft(llm, vllm, prompt))
-        forget(llm, vllm)
-    cold, local, loaded = (statistics.median(times) for times in (cold, local, loaded))
-    print(f'{length} tokens: cold {cold:.3f} s, local hit {local:.3f} s, loaded {loaded:.3f} s; loaded / cold '
-          f'{loaded / cold:.3f}, loaded / local {loaded / local:.2f}', flush=True)
+        for times in (cold, local, loaded):
+            if times is loaded:
+                engine.forget()
+            times.append(engine.ttft_s(prompt))
+        engine.forget()
+    return Times(length, *(statistics.median(times) for times in (cold, local, loaded)))
+
+
+def measure(lengths, folder, say=print):
+    """An engine and a daemon of their own: Times for each length."""
+    with Daemon(dram='3Gi', tenant_dram='3Gi') as daemon:
+        door = daemon.start().door()
+        with Engine(os.path.join(folder, 'measure.log'), connector(door, min_load_tokens=1), max_model_len=8192,
+                    dtype='bfloat16', block_size=128) as engine:
+            tokens = engine.tokenize(TEXT)
+            engine.ttft_s(tokens[-300:])  # kernels
+            found = []
+            for length in lengths:
+                found.append(times_of(engine, tokens, length))
+                say(found[-1])
+            return found
 
 
 def main():
-    lengths = [int(length) for length in sys.argv[1:]] or [160, 1500, 6000]
-    with Daemon(dram='3Gi', tenant_dram='3Gi') as daemon:
-        daemon.start()
-        import vllm
-        import vllm.inputs
-        from conftest import TEXT
-        llm = vllm.LLM(os.environ['KVARTAL_TEST_MODEL'], enforce_eager=True, seed=0, disable_log_stats=False,
-                       max_model_len=8192, dtype='bfloat16', prefix_caching_hash_algo='sha256_cbor',
-                       kv_transfer_config=connector(daemon.door(), min_load_tokens=1))
-        tokens = llm.get_tokenizer()(TEXT)['input_ids']
-        ttft(llm, vllm, tokens[-300:])
-        for length in lengths:
-            compare(llm, vllm, tokens, length)
+    with tempfile.TemporaryDirectory(prefix='kvartal-measure-') as folder:
+        measure([int(length) for length in sys.argv[1:]] or [160, 1500, 6000], folder,
+                lambda times: print(times, flush=True))
 
 
 if __name__ == '__main__':

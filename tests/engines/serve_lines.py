@@ -2,11 +2,13 @@
 
 usage: serve_lines.py MODEL '{"connector": {...} or null, ...arguments of vllm.LLM}'
 {"generate": [[token, ...], ...], "tokens": n, "salt": text or null}  -> [{tokens, logprobs, margins, cached, ...}, ...]
+    with "bare": true without log-probabilities, which take time of their own
 {"abort": [[token, ...], ...], "steps": n}  adds them, steps n times, aborts them all -> steps until the engine is idle
 {"storm": [{"prompt": [token, ...], "at": step, "abort_at": step or null}, ...], "tokens": n}  adds and aborts them at
     those steps of the engine -> an answer or null for each
 {"tokenize": text} -> [token, ...]      {"reset": true} -> whether the engine's own prefix cache is empty now
 {"metric": name} -> its value
+{"rpc": method, ...its keyword arguments}  calls that method of vLLM's worker -> true
 {"at": "module.Class.method", "kill": pid}  the next call of it kills that process first; {"at": ..., "answer": value}
     the next call of it answers that
 """
@@ -53,12 +55,14 @@ class Engine:
             prompt['cache_salt'] = salt
         return prompt
 
-    def params(self, tokens):
-        return self.vllm.SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, logprobs=2)
+    def params(self, tokens, bare=False):
+        return self.vllm.SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True,
+                                        logprobs=None if bare else 2)
 
     def generate(self, question):
         prompts = [self.prompt(tokens, question.get('salt')) for tokens in question['generate']]
-        outputs = self.llm.generate(prompts, self.params(question['tokens']), use_tqdm=False)
+        outputs = self.llm.generate(prompts, self.params(question['tokens'], question.get('bare', False)),
+                                    use_tqdm=False)
         return [self.answer(output) for output in outputs]
 
     def answer(self, output):
@@ -114,6 +118,9 @@ class Engine:
             return self.abort(question)
         if 'tokenize' in question:
             return self.llm.get_tokenizer()(question['tokenize'])['input_ids']
+        if 'rpc' in question:
+            self.llm.collective_rpc(question.pop('rpc'), kwargs=question)
+            return True
         if 'reset' in question:
             return self.llm.reset_prefix_cache(reset_connector=question['connector'])
         return arm(question) if 'at' in question else self.metric(question)

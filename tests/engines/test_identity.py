@@ -8,7 +8,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from kvartal import weights
 from kvartal.declined import Declined
-from kvartal.vllm import identity
+from kvartal.vllm import identity, version
 from kvartal.vllm.options import Options
 from kvartal.vllm.pages import HostPages, geometry_of
 
@@ -22,11 +22,12 @@ def config(**changes):
     """A configuration that is served, with changes like `parallel__world_size=2`."""
     made = SimpleNamespace(
         kv_transfer_config=SimpleNamespace(kv_load_failure_policy='recompute', kv_role='kv_both'),
-        parallel_config=SimpleNamespace(world_size=1, data_parallel_size=1),
+        parallel_config=SimpleNamespace(world_size=1, data_parallel_size=1, worker_extension_cls='',
+                                        worker_cls='vllm.v1.worker.cpu_worker.CPUWorker'),
         cache_config=SimpleNamespace(cache_dtype='auto', prefix_caching_hash_algo='sha256_cbor', hash_block_size=None,
                                      block_size=32),
         model_config=SimpleNamespace(model='m', model_weights='', revision=None, dtype=torch.float32, quantization=None,
-                                     max_model_len=4096, hf_config=model('m')),
+                                     max_model_len=4096, hf_config=model('m'), enable_sleep_mode=False),
         load_config=SimpleNamespace(load_format='auto', download_dir=None), speculative_config=None)
     for path, value in changes.items():
         *owners, name = path.split('__')
@@ -52,13 +53,13 @@ def seed(monkeypatch):
 
 
 def test_the_installed_version_is_a_supported_one():
-    identity.check_version()
+    version.check_version()
 
 
 def test_another_version_is_declined(monkeypatch):
-    monkeypatch.setattr(identity, 'vllm_version', '0.320.1')
+    monkeypatch.setattr(version, 'installed', lambda: '0.320.1')
     with pytest.raises(Declined, match='0.320.1'):
-        identity.check_version()
+        version.check_version()
 
 
 def test_what_is_served_is_not_declined():
@@ -69,6 +70,9 @@ def test_what_is_served_is_not_declined():
     ({'kv_transfer__kv_load_failure_policy': 'fail'}, 'recompute'),
     ({'kv_transfer__kv_role': 'kv_producer'}, 'kv_both'),
     ({'parallel__world_size': 2}, '2 ranks'), ({'parallel__data_parallel_size': 4}, '4 replicas'),
+    ({'parallel__worker_cls': 'mine.Worker'}, 'mine.Worker'),
+    ({'parallel__worker_extension_cls': 'mine.Extension'}, 'mine.Extension'),
+    ({'model__enable_sleep_mode': True}, 'sleep'),
     ({'speculative_config': 'eagle'}, 'speculative'), ({'cache__cache_dtype': 'fp8'}, 'fp8'),
     ({'cache__prefix_caching_hash_algo': 'xxhash'}, 'xxhash'), ({'cache__hash_block_size': 16}, 'hashed by 16')])
 def test_what_was_not_tested_is_declined_with_its_reason(changes, word):
@@ -98,7 +102,7 @@ def test_everything_that_makes_kv_incompatible_is_told_apart(monkeypatch):
                digest(cache__cache_dtype='bfloat16'), digest(cache__prefix_caching_hash_algo='sha256')]
     digests += [digest({**FACTS, **change}) for change in ({'isa': 'amx'}, {'layers': ['b', 'a']}, {'layout': 'BLHNC'},
                                                             {'page_bytes': 8192})]
-    monkeypatch.setattr(identity, 'vllm_version', '0.32.1')
+    monkeypatch.setattr(version, 'installed', lambda: '0.32.1')
     digests.append(digest())
     monkeypatch.setattr(kv_cache_utils, 'NONE_HASH', b't' * 32)
     digests.append(digest())

@@ -35,6 +35,7 @@ from sglang.srt.server_args import prepare_server_args
 
 from kvartal.sglang import KvartalHiCache, identity
 from kvartal.sglang.options import Options
+from kvartal.sglang.uncached import Uncached
 
 LAYERS, HEADS, DIM = 4, 2, 32
 DTYPES = {'torch.bfloat16': torch.bfloat16, 'torch.float16': torch.float16,
@@ -298,7 +299,7 @@ def test_what_it_counts_is_at_prometheus(engine):
 
 
 def test_the_shared_pool_of_sglang_can_be_truncated(engine):
-    """Why the daemon never touches it: its seals say that nobody may seal it (docs/decisions/0030)."""
+    """Why the daemon never touches it: its seals say that nobody may seal it (docs/decisions/0022)."""
     rig = engine(allocator='shm')
     assert rig.store(keys(2)) == [True, True] and rig.load(keys(2), [20, 21]) == [True, True] and rig.holds(21, 2)
     seals = fcntl.fcntl(rig.pool.fd, fcntl.F_GET_SEALS)
@@ -322,7 +323,7 @@ def test_the_flags_that_the_page_says_are_sglangs(tmp_path):
 
 def test_every_method_of_the_storage_is_ours():
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
-    ours = {name for name in vars(KvartalHiCache) if not name.startswith('_')}
+    ours = {name for name in (*vars(KvartalHiCache), *vars(Uncached)) if not name.startswith('_')}
     theirs = {name for name in vars(HiCacheStorage) if not name.startswith('_')}
     assert ours - theirs == {'close', 'counts', 'weights_change'}
     assert theirs - ours == {'on_host_pools_registered', 'get_stats'}

@@ -1,14 +1,22 @@
 """The shell that vLLM sees, without an engine: it declines with one line, and never raises."""
 import logging
+import re
 import time
+from argparse import Namespace
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from fastapi import FastAPI
 from test_identity import FULL, config, groups
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
+from vllm import envs
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1, KVConnectorRole, supports_hma)
+from vllm.entrypoints.launchers.api_server import routers
 from vllm.v1.core import kv_cache_utils
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvartal.vllm import KvartalConnector
 from kvartal.vllm.connector import Handshake, Metadata, WorkerMetadata
@@ -205,4 +213,24 @@ def test_reports_and_counts_of_ranks_add_up():
 
 def test_every_method_that_is_overridden_is_one_of_vllms():
     ours = {name for name in vars(KvartalConnector) if not name.startswith('_')}
-    assert ours - set(dir(KVConnectorBase_V1)) == {'request_finished_all_groups'}
+    assert ours - set(dir(KVConnectorBase_V1)) == {'request_finished_all_groups', 'weights_change'}
+
+
+def test_what_vllm_reads_of_the_class(tmp_path):
+    made = make(KVConnectorRole.SCHEDULER, tmp_path)
+    assert supports_hma(KvartalConnector) and made.requires_kv_delivery is False
+    assert made.get_external_cache_hit_sources(request(), 64) == {CacheHitSource.HOST: 64}
+
+
+@pytest.mark.parametrize('dev', [True, False])
+def test_the_reset_that_the_page_names_is_vllms(monkeypatch, dev):
+    page = (Path(__file__).parents[2] / 'docs/VLLM.md').read_text()
+    route, parameter, environment = re.search(r'`POST (/\w+)\?(\w+)=true`.*?`(\w+)=1`', page, re.DOTALL).groups()
+    monkeypatch.setattr(envs, environment, dev, raising=True)
+    app = FastAPI()
+    app.state.args = Namespace()
+    routers.register_api_routers(Namespace(), app, ())
+    found = app.openapi()['paths'].get(route)
+    assert (found is not None) == dev, 'the page says when it is there'
+    if dev:
+        assert parameter in {given['name'] for given in found['post']['parameters']}

@@ -114,6 +114,7 @@ def test_aborted_requests_leave_nothing_behind(first, prompts, daemon, reference
         first.ask({'abort': [prompts['long'], prompts['single']], 'steps': steps})
         assert same_tokens(first.one(prompts['single']), reference[0]['single']), steps
     first.forget()  # fails while a block is held
+    assert daemon.leases() == 0
 
 
 def test_a_salt_divides(first, prompts):

@@ -1,4 +1,5 @@
 """A real kvartald of this build in a folder of its own, for tests: the Python twin of tests/support/daemon_process."""
+import json
 import os
 import select
 import shutil
@@ -77,6 +78,11 @@ class Daemon:
     def door(self, name='red'):
         """The socket of tenant test/NAME."""
         return str(self.folder / f'run/{name}.sock')
+
+    def leases(self):
+        """How many leases its sessions hold together."""
+        sessions = json.loads(self.ctl('--output', 'json', 'sessions')).get('sessions', [])
+        return sum(int(session.get('leases', 0)) for session in sessions)
 
     def ctl(self, *arguments):
         """What kvartalctl prints."""

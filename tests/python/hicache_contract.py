@@ -245,9 +245,9 @@ def test_a_configuration_that_is_not_known_is_declined(engine, bags, bag, change
 
 
 def test_an_untested_version_and_keys_without_salt_are_declined(engine, monkeypatch, caplog):
-    from kvartal.sglang import identity
+    from kvartal.sglang import identity, version
     with monkeypatch.context() as patch:
-        patch.setattr(identity.sglang, '__version__', '0.5.17')
+        patch.setattr(version, 'installed', lambda: '0.5.17')
         assert is_uncached(engine())
     with monkeypatch.context() as patch:
         real = identity.get_storage_hash_str

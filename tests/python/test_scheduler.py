@@ -250,6 +250,40 @@ def test_a_new_epoch_finds_nothing_old_and_stores_nothing_old(side, client):
     assert client.ended == [client.lookups[0][0]], 'what is dead may go first'
 
 
+def test_a_new_epoch_fails_what_is_being_loaded_and_lets_go_of_what_was_promised(side, client):
+    (job,) = load(side, client)[2].loads
+    side.begin('promised', request(10 * BLOCK + 1), cacheable=True)
+    assert side.match('promised', 0, 0) == (8 * BLOCK, True)
+    side.new_epoch()
+    assert side.take_plan().fail == [job.job] and side.take_plan().fail == []
+    assert [lease.released for lease in client.leases] == [0, 1]
+    side.take_report(done(job.job, failed=[job.job]))
+    assert client.leases[0].released == 1
+    side.new_epoch()
+    assert side.take_plan().fail == []
+
+
+def test_after_a_stop_nothing_is_looked_up_or_stored_and_what_was_begun_ends(side, client):
+    load(side, client)
+    load(side, client, 'b', cached=0)
+    side.begin('promised', request(10 * BLOCK + 1), cacheable=True)
+    client.cached = 8
+    assert side.match('promised', 0, 0) == (8 * BLOCK, True)
+    side.stop()
+    assert [lease.released for lease in client.leases] == [0, 0, 1], 'the first is being loaded'
+    assert client.ended == [client.lookups[0][0]]
+    assert side.match('promised', 0, 0) == (0, False)
+    side.allocated('promised', list(range(11)), 0)
+    side.computed('b', 10 * BLOCK, lambda: list(range(100, 110)))
+    load(side, client, 'c')
+    side.new_epoch()
+    load(side, client, 'd')
+    plan = side.take_plan()
+    assert len(client.lookups) == 3 and not plan.loads and not plan.stores
+    side.take_report(done(1))
+    assert client.leases[0].released == 1 and side.finish('a') is False
+
+
 def test_what_the_hashes_do_not_name_never_reaches_the_daemon(side, client):
     client.cached = 8
     side.begin('a', request(10 * BLOCK + 1), cacheable=False)
@@ -258,8 +292,34 @@ def test_what_the_hashes_do_not_name_never_reaches_the_daemon(side, client):
     assert not client.lookups and not side.take_plan().stores
 
 
+def test_what_loads_and_steps_take_decides_which_hit_is_worth_loading(client):
+    clock = [0.0]
+    side = SchedulerSide(client, Options(), BLOCK, engine_blocks=400, ranks=1, now=lambda: clock[0])
+    side.open(lambda epoch: Namespace(b'n' * 32, BLOCK, 4096))
+    client.cached, names = 100, iter(range(1000))
+
+    def found(cached):
+        client.cached = cached
+        name = f'r{next(names)}'
+        side.begin(name, request(40 * BLOCK + 1), cacheable=True)
+        tokens, _ = side.match(name, 0, 0)
+        return name, tokens
+
+    assert found(15)[1] == 0 and found(16)[1] == 16 * BLOCK, '256 tokens before anything is measured'
+    for blocks in (20, 30, 20, 30):
+        name, tokens = found(blocks)
+        side.allocated(name, list(range(1, 42)), tokens)
+        (job,) = side.take_plan(128).loads
+        clock[0] += 0.025  # 5,120 tokens a second: a block is computed in 3.125 ms
+        side.step_ended()
+        clock[0] += 0.010 + 0.001 * blocks  # and loaded in 1 ms, beside 35 ms that are fixed
+        side.take_report(done(job.job))
+        clock[0] += 50  # idle
+    assert found(16)[1] == 0 and found(17)[1] == 17 * BLOCK, '35 / 2.125 blocks'
+
+
 @pytest.mark.parametrize('given', [{'sokcet': 'x'}, {'lookup_deadline_ms': 0}, {'min_load_tokens': '256'},
-                                   {'max_loading_share': 1.5}])
+                                   {'min_load_tokens': 0}, {'max_loading_share': 1.5}])
 def test_options_that_are_wrong_are_declined_by_name(given):
     with pytest.raises(Declined, match=next(iter(given))):
         Options.parse(given)

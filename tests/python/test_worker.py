@@ -1,4 +1,5 @@
 """The worker's half of the vLLM connector: a real daemon, engine pages made of numpy memory."""
+import functools
 import threading
 import time
 
@@ -176,6 +177,67 @@ def test_a_scheduler_that_is_a_new_engine_group_takes_its_worker_along(engine, d
     with engine.client.lookup(NAMESPACE, chain(1), deadline_ms=PATIENT_MS) as lease:
         assert engine.wait(engine.load(lease.id, 0, [3]))[1:3] == (['r'], set())
     assert engine.holds(3, 1)
+
+
+def test_a_load_that_is_not_wanted_any_more_fails_also_when_it_has_landed(engine, daemon):
+    engine.fill(1, 1)
+    engine.wait(engine.store(chain(1), [1]))
+    with engine.client.lookup(NAMESPACE, chain(1), deadline_ms=PATIENT_MS) as lease:
+        told = engine.load(lease.id, 0, [2])
+        assert engine.wait(told)[2] == set()
+        landed = engine.load(lease.id, 0, [3])
+        until = time.monotonic() + PATIENT_MS / 1000
+        while landed in engine.worker._live:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        daemon.freeze()
+        late = engine.load(lease.id, 0, [4], 'late')
+        engine.worker.submit(StepPlan(fail=[told, landed, late]))
+        assert engine.wait(landed)[2:] == ({3}, {landed})
+        daemon.thaw()
+        assert engine.wait(late)[2:] == ({4}, {late})
+        assert engine.wait(engine.load(lease.id, 0, [5]))[2] == set() and engine.holds(5, 1)
+
+
+def test_a_copy_comes_after_what_the_engine_has_queued(engine, monkeypatch):
+    happened = []
+    for name in ('fence', 'read', 'write'):
+        monkeypatch.setattr(HostPages, name, functools.partialmethod(
+            lambda pages, *args, _name, _real: (happened.append(_name), _real(pages, *args))[1], _name=name,
+            _real=getattr(HostPages, name)))
+    engine.fill(1, 1)
+    engine.wait(engine.store(chain(1), [1]))
+    with engine.client.lookup(NAMESPACE, chain(1), deadline_ms=PATIENT_MS) as lease:
+        engine.wait(engine.load(lease.id, 0, [2]))
+    assert happened == ['fence', 'read', 'fence', 'write']
+
+
+def test_after_a_change_of_the_weights_no_load_is_good_and_nothing_is_stored(engine, daemon):
+    engine.fill(1, 1)
+    engine.wait(engine.store(chain(1), [1]))
+    with engine.client.lookup(NAMESPACE, chain(1), deadline_ms=PATIENT_MS) as lease:
+        assert engine.wait(engine.load(lease.id, 0, [2]))[1:] == (['r'], set(), set())
+        landed = engine.load(lease.id, 0, [3])
+        until = time.monotonic() + PATIENT_MS / 1000
+        while landed in engine.worker._live:  # it ended, and nobody was told
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        daemon.freeze()
+        late = engine.load(lease.id, 0, [4], 'late')
+        engine.worker.weights_change()
+        daemon.thaw()
+        assert not engine.worker.take_counts()['failed_blocks']
+        results = engine.worker.results(idle=True)
+        assert results.report.weights_changed and 3 in results.failed_blocks and landed in results.report.failed
+        if late not in results.report.done:
+            assert engine.wait(late)[2:] == ({4}, {late})
+        else:
+            assert 4 in results.failed_blocks
+        assert engine.worker.take_counts()['failed_blocks'] == 2
+    job = engine.store(chain(1, salt=1), [1])
+    assert engine.wait(job)[3] == {job}
+    assert engine.client.lookup(NAMESPACE, chain(1, salt=1), deadline_ms=PATIENT_MS).matched == 0
+    assert engine.worker.results(idle=True).report.weights_changed, 'also should one report be lost'
 
 
 class HangingClient:

@@ -13,19 +13,20 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferResult
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 
 from kvartal import Client
 from kvartal.declined import Declined
-from kvartal.sglang import identity, weight_watch
+from kvartal.sglang import identity, version, weight_watch
 from kvartal.sglang.metrics import Counts
 from kvartal.sglang.options import Options
 from kvartal.sglang.pages import PoolPages
 from kvartal.sglang.store import PageStore
+from kvartal.sglang.uncached import Uncached
 
 if TYPE_CHECKING:
     import torch
-    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, HiCacheStorageExtraInfo, PoolTransfer
+    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, HiCacheStorageExtraInfo
     from sglang.srt.mem_cache.pool_host import HostKVCache
 
 log = logging.getLogger('sglang.kvartal')
@@ -48,8 +49,9 @@ def _never_raises(otherwise: Callable[..., Any]) -> Callable[[Call], Call]:
     return wrap
 
 
-class KvartalHiCache(HiCacheStorage):
-    """Pages of this node's cache for one rank of one SGLang engine; see docs/SGLANG.md for the flags."""
+class KvartalHiCache(Uncached, HiCacheStorage):
+    """Pages of this node's cache for one rank of one SGLang engine; see docs/SGLANG.md for the flags. What it has not
+    of its own SGLang asks only of engines that are declined."""
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: Any = None):
         self._config = storage_config
@@ -58,9 +60,7 @@ class KvartalHiCache(HiCacheStorage):
         self._declined = ''
         self._weight_version = ''
         self._namespace_of: Callable[[bytes], Any] = bytes
-        config = storage_config
-        labels = {'tp_rank': config.tp_rank, 'dp_rank': config.dp_rank} if config.enable_storage_metrics else None
-        self._counts = Counts(labels)
+        self._counts = Counts.of_rank(storage_config)
 
     def _decline(self, reason: str, a_bug: bool = False) -> None:
         with self._deciding:
@@ -95,7 +95,7 @@ class KvartalHiCache(HiCacheStorage):
     def register_mem_pool_host(self, mem_pool_host: HostKVCache) -> None:
         """The pages of the engine are there: this is where the cache is opened."""
         super().register_mem_pool_host(mem_pool_host)
-        identity.check_version()
+        version.check_version()
         identity.check_keys()
         identity.check_config(self._config)
         weight_watch.watch(self)
@@ -161,38 +161,3 @@ class KvartalHiCache(HiCacheStorage):
         if store is None:
             return [False] * len(keys)
         return store.set(keys, host_indices, extra_info.prefix_keys if extra_info is not None else None)
-
-    # --- what SGLang asks only of engines that are declined
-
-    def batch_exists_v2(self, keys: list[str], pool_transfers: list[PoolTransfer] | None = None,
-                        extra_info: HiCacheStorageExtraInfo | None = None) -> PoolTransferResult:
-        """A miss: of several pools."""
-        return PoolTransferResult.empty()
-
-    def batch_get_v2(self, transfers: list[PoolTransfer],
-                     extra_info: HiCacheStorageExtraInfo | None = None) -> dict[str, list[bool]]:
-        """Of several pools."""
-        return {transfer.name: [False] * len(transfer.keys or ()) for transfer in transfers}
-
-    batch_set_v2 = batch_get_v2
-
-    def exists(self, key: str) -> bool:
-        """Without interface_v1."""
-        return False
-
-    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> None:
-        """Without interface_v1."""
-        return None
-
-    def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> list[None]:
-        """Without interface_v1."""
-        return [None] * len(keys)
-
-    def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
-        """Without interface_v1."""
-        return False
-
-    def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None,
-                  target_sizes: Any = None) -> bool:
-        """Without interface_v1."""
-        return False

@@ -11,7 +11,6 @@ import platform
 from array import array
 from typing import TYPE_CHECKING, Any
 
-import sglang
 from sglang.srt.configs.model_config import is_audio_model, is_multimodal_model
 from sglang.srt.environ import envs
 from sglang.srt.mem_cache.radix_cache import RadixKey
@@ -21,6 +20,7 @@ from sglang.srt.runtime_context import (
 
 from kvartal import Namespace, weights
 from kvartal.declined import Declined
+from kvartal.sglang import version
 from kvartal.sglang.options import Options
 from kvartal.sglang.pages import PoolPages
 
@@ -29,18 +29,11 @@ if TYPE_CHECKING:
 
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
 
-SUPPORTED_SGLANG = ('0.5.23',)
 _FORMAT = 1  # of what is digested here and of how a page's bytes are laid out
 # Of SGLang's model configuration: what changes the KV that the same weights give.
 _MODEL_LEAVES = ('dtype', 'quantization', 'quantization_param_path', 'kv_cache_dtype', 'context_length', 'model_impl',
                  'json_model_override_args', 'rl_quant_profile', 'modelopt_quant', 'qsa_indexer_dtype')
 _KERNEL_LEAVES = ('attention_backend', 'prefill_attention_backend', 'decode_attention_backend')
-
-
-def check_version() -> None:
-    """Raises Declined for an SGLang that this backend was not tested with."""
-    if sglang.__version__ not in SUPPORTED_SGLANG:
-        raise Declined(f'SGLang {sglang.__version__} was not tested; supported are {", ".join(SUPPORTED_SGLANG)}')
 
 
 def check_keys() -> None:
@@ -114,7 +107,7 @@ def namespace_of(config: HiCacheStorageConfig, pages: PoolPages, weights_named: 
     """The namespace of the KV that this rank computes."""
     named = {
         'format': _FORMAT,
-        'engine': f'sglang {sglang.__version__}',
+        'engine': f'sglang {version.installed()}',
         'weights': weights_named,
         'weight_version': weight_version(),
         'config': model,

@@ -37,6 +37,12 @@ class Counts:
         if labels is not None:
             self._shown = {name: counter.labels(**labels) for name, counter in _made(tuple(labels)).items()}
 
+    @classmethod
+    def of_rank(cls, config: Any) -> Counts:
+        """For a rank with that configuration of SGLang's storage."""
+        shown = getattr(config, 'enable_storage_metrics', False)
+        return cls({'tp_rank': config.tp_rank, 'dp_rank': config.dp_rank} if shown else None)
+
     def add(self, name: str, value: float) -> None:
         """To one of COUNTERS."""
         if not value:

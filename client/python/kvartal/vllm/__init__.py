@@ -1,8 +1,12 @@
 """The connector for vLLM: `"kv_connector": "KvartalConnector", "kv_connector_module_path": "kvartal.vllm"`.
 
-vLLM itself is imported with the connector, not before: the halves of it are tested without one.
+vLLM itself is imported with the connector, not before: the halves of it are tested without one. A vLLM that is not
+supported, or lacks a name that the connector needs, gets a connector that says so and declines: its engine serves.
 """
 from typing import Any
+
+from kvartal.declined import Declined
+from kvartal.vllm import version
 
 __all__ = ['KvartalConnector']
 
@@ -10,5 +14,13 @@ __all__ = ['KvartalConnector']
 def __getattr__(name: str) -> Any:
     if name != 'KvartalConnector':
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    from kvartal.vllm.connector import KvartalConnector
-    return KvartalConnector
+    try:
+        version.check_version()
+        from kvartal.vllm.connector import KvartalConnector
+        return KvartalConnector
+    except Declined as reason:
+        why = str(reason)
+    except Exception as error:  # whatever an import raises
+        why = f'{type(error).__name__}: {error}; supported are vLLM {", ".join(version.SUPPORTED_VLLM)}'
+    from kvartal.vllm.uncached import uncached_connector
+    return uncached_connector(why)

@@ -19,7 +19,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvartal import Client
 from kvartal.declined import Declined
-from kvartal.vllm import identity
+from kvartal.vllm import identity, version, weight_watch
 from kvartal.vllm.metrics import PromMetrics, Stats
 from kvartal.vllm.options import Options
 from kvartal.vllm.pages import HostPages, geometry_of
@@ -102,7 +102,7 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
         self._forward = False
         self._options = Options()
         try:
-            identity.check_version()
+            version.check_version()
             self._options = Options.parse(self._kv_transfer_config.kv_connector_extra_config)
             identity.check_config(vllm_config, kv_cache_config)
             if role == KVConnectorRole.SCHEDULER:
@@ -124,6 +124,12 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler = None
         self._worker = None
 
+    @_never_raises(lambda: None)
+    def weights_change(self) -> None:
+        """From here on KV is not what the digest says. In the worker, on its thread, before the first byte changes."""
+        if self._worker is not None:
+            self._worker.weights_change()
+
     @property
     def requires_kv_delivery(self) -> bool:
         """A cache: a store that is dropped is a miss later, and nobody waits for it."""
@@ -142,6 +148,7 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
         try:
             # In the order that the digest names: a block's bytes are its layers in that order.
             geometry = geometry_of({name: kv_caches[name] for name in names}, self._kv.num_blocks)
+            weight_watch.watch(self, self._vllm_config.parallel_config.worker_cls)
         except Declined as reason:
             return self._decline(str(reason))
         self._worker = WorkerSide(lambda group: Client(self._options.socket, 'vllm worker', group,
@@ -208,7 +215,8 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
         """What the scheduler's half has to know of this step."""
         results, self._results = self._results, Results()
-        return WorkerMetadata(results.report) if results.report.done else None
+        report = results.report
+        return WorkerMetadata(report) if report.done or report.weights_changed else None
 
     # --- scheduler
 
@@ -263,7 +271,7 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
         self._plan_flush(self._scheduler, scheduler_output)
         if not self._broken:
             self._plan_stores(self._scheduler, scheduler_output)
-        return Metadata(self._scheduler.take_plan())
+        return Metadata(self._scheduler.take_plan(sum(scheduler_output.num_scheduled_tokens.values())))
 
     # Apart, both: should one break, the loads of this step are begun all the same.
     @_never_raises(lambda: None)
@@ -287,8 +295,18 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """The workers have answered."""
         report = connector_output.kv_connector_worker_meta
-        if self._scheduler is not None and isinstance(report, WorkerMetadata):
-            self._scheduler.take_report(report.report)
+        if self._scheduler is None:
+            return
+        self._scheduler.step_ended()
+        if not isinstance(report, WorkerMetadata):
+            return
+        self._scheduler.take_report(report.report)
+        if report.report.weights_changed and not self._declined:
+            # The half stays: what it began, it has to end.
+            self._declined = 'its weights were changed while it ran: restart it'
+            log.warning('Kvartal: this engine runs uncached: %s', self._declined)
+            self._tell_uncached = True
+            self._scheduler.stop()
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         """A request is over."""

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from vllm import envs
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import FullAttentionSpec
-from vllm.version import __version__ as vllm_version
 
 from kvartal import Namespace, weights
 from kvartal.declined import Declined
+from kvartal.vllm import version
 from kvartal.vllm.options import Options
 from kvartal.vllm.pages import Geometry
 
@@ -25,14 +25,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
-SUPPORTED_VLLM = ('0.32',)
 _FORMAT = 1  # of what is digested here and of how a block's bytes are laid out
-
-
-def check_version() -> None:
-    """Raises Declined for a vLLM that this connector was not tested with."""
-    if not vllm_version.startswith(tuple(version + '.' for version in SUPPORTED_VLLM)):
-        raise Declined(f'vLLM {vllm_version} was not tested; supported are {", ".join(SUPPORTED_VLLM)}')
 
 
 def check_config(config: VllmConfig, kv: KVCacheConfig) -> None:
@@ -44,6 +37,12 @@ def check_config(config: VllmConfig, kv: KVCacheConfig) -> None:
         raise Declined(f'kv_role is {transfer.kv_role!r}, "kv_both" is needed')
     if parallel.world_size != 1 or parallel.data_parallel_size != 1:
         raise Declined(f'{parallel.world_size} ranks, {parallel.data_parallel_size} replicas: one of each is supported')
+    # Other code than vLLM's in the worker may change the weights unheard; a sleep takes the pages from under a copy.
+    if not parallel.worker_cls.startswith('vllm.') or parallel.worker_extension_cls:
+        raise Declined(f'worker_cls {parallel.worker_cls!r}, worker_extension_cls {parallel.worker_extension_cls!r}: '
+                       'whether they change the weights cannot be heard of')
+    if config.model_config.enable_sleep_mode:
+        raise Declined('enable_sleep_mode is not supported: what sleeps gives its pages and weights away')
     if config.speculative_config is not None:
         raise Declined('speculative decoding is not supported')
     if len(kv.kv_cache_groups) != 1:
@@ -62,7 +61,7 @@ def check_config(config: VllmConfig, kv: KVCacheConfig) -> None:
 
 def is_cacheable(request: Any) -> bool:
     """Whether the block hashes of this request name all that its KV depends on: plain tokens and salt. An adapter is
-    hashed by its name, whatever was loaded under it."""
+    hashed by its name and path, whatever was loaded from there (docs/decisions/0029)."""
     return (request.lora_request is None and not request.mm_features and request.prompt_embeds is None
             and request.pooling_params is None)
 
@@ -111,7 +110,7 @@ def namespace_of(config: VllmConfig, facts: dict[str, Any], weights_named: str, 
     algorithm = cache.prefix_caching_hash_algo
     named = {
         'format': _FORMAT,
-        'engine': f'vllm {vllm_version}',
+        'engine': f'vllm {version.installed()}',
         'weights': weights_named,
         'config': {key: value for key, value in model.hf_config.to_dict().items() if key not in weights.ORIGIN_KEYS},
         'max_model_len': model.max_model_len,  # chooses between the frequencies of some rotary embeddings

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,21 @@ class Geometry:
         return self.layers * self.page_bytes
 
 
+class Pages(Protocol):
+    """The pages of an engine's blocks, wherever they lie. `fence` belongs to the engine's thread, `read` and `write` to
+    the one that copies; they return when the bytes are there. Both raise ValueError for a block that is not the
+    engine's. Whoever calls sees to it that the engine is given no block that is copied."""
+
+    def fence(self) -> None:
+        """What is copied from here on is copied after all that the engine has queued on its device so far."""
+
+    def read(self, block: int, into: Bytes) -> None:
+        """Copies engine block `block` into a cache slot: uint8, shape (block_bytes,)."""
+
+    def write(self, block: int, source: Bytes) -> None:
+        """Copies a cache block, uint8 of shape (block_bytes,), into engine block `block`."""
+
+
 class HostPages:
     """Pages in host memory, addressed in place. Any thread may copy; whoever calls sees to it that the engine neither
     writes a block that is read here nor reads one that is written."""
@@ -48,6 +63,9 @@ class HostPages:
             'shape': (geometry.layers, geometry.blocks, geometry.page_bytes),
             'strides': (geometry.layer_stride, geometry.block_stride, 1)}})()
         self._pages: Bytes = np.asarray(view)
+
+    def fence(self) -> None:
+        """Nothing to wait for: on a CPU a forward has ended when it returns."""
 
     def read(self, block: int, into: Bytes) -> None:
         """Copies engine block `block` into a cache slot of block_bytes bytes."""

@@ -47,23 +47,27 @@ class StoreJob:
 @dataclass
 class StepPlan:
     """group: the engine group to attach to for these jobs. flush: stores whose engine blocks are overwritten from this
-    step on. awaited: finished requests whose engine blocks stay until these stores are done."""
+    step on. awaited: finished requests whose engine blocks stay until these stores are done. fail: loads of KV that is
+    not to be used any more, of earlier steps and of this one."""
 
     group: bytes | None = None
     loads: list[LoadJob] = field(default_factory=list)
     stores: list[StoreJob] = field(default_factory=list)
     flush: list[int] = field(default_factory=list)
     awaited: dict[str, list[int]] = field(default_factory=dict)
+    fail: list[int] = field(default_factory=list)
 
 
 @dataclass
 class StepReport:
     """Jobs that ended since the last report, each with the number of ranks that say so; `failed` are loads and stores
-    that were not done in full."""
+    that were not done in full. weights_changed: the engine's weights are not those that its digest names any more."""
 
     done: Counter[int] = field(default_factory=Counter)
     failed: set[int] = field(default_factory=set)
+    weights_changed: bool = False
 
     def merged(self, other: StepReport) -> StepReport:
         """The report of two ranks."""
-        return StepReport(self.done + other.done, self.failed | other.failed)
+        return StepReport(self.done + other.done, self.failed | other.failed,
+                          self.weights_changed or other.weights_changed)

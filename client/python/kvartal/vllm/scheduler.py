@@ -11,12 +11,13 @@ import itertools
 import logging
 import os
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from kvartal import Client, Lease, Namespace, Status
+from kvartal.vllm.cost import LoadCost
 from kvartal.vllm.options import Options
 from kvartal.vllm.plan import NO_LEASE, LoadJob, StepPlan, StepReport, StoreJob
 
@@ -34,6 +35,7 @@ class _Request:
     asked: bool = False
     may_store: bool = True
     lease: Lease | None = None
+    min_tokens: int = 0  # a shorter hit is computed
     request: int = 0  # number of its lookup, for the reservations of the same chain
     first: int = 0  # place of the first block to load, as of the last answer to the engine
     handled: int = 0  # leading blocks that are in the cache, or in a store job
@@ -57,17 +59,25 @@ class _Load:
     request: _Request
     lease: Lease
     blocks: int
+    begun: float
+    failed: bool = False
 
 
 class SchedulerSide:
     """See the module. Before `open` every request is a miss and nothing is stored."""
 
-    def __init__(self, client: Client, options: Options, block_tokens: int, engine_blocks: int, ranks: int):
+    def __init__(self, client: Client, options: Options, block_tokens: int, engine_blocks: int, ranks: int,
+                 now: Callable[[], float] = time.monotonic):
         self._client = client
         self._options = options
         self._block_tokens = block_tokens
         self._max_loading = max(1, int(engine_blocks * options.max_loading_share))
         self._ranks = ranks
+        self._now = now
+        self._cost = LoadCost(block_tokens)
+        # Of the steps that were begun and have not ended: tokens, and when. An engine has two at most.
+        self._steps: deque[tuple[int, float]] = deque(maxlen=2)
+        self._step_ended = 0.0
         self._namespace_of: Callable[[bytes], Namespace] | None = None
         self._namespace: Namespace | None = None
         self._requests: dict[str, _Request] = {}
@@ -86,12 +96,25 @@ class SchedulerSide:
         self._namespace_of = namespace_of
 
     def new_epoch(self) -> None:
-        """Nothing that was stored is found any more, and nothing that was computed so far will be stored."""
+        """Nothing that was stored is found any more, loads that are under way fail, and nothing that was computed so
+        far will be stored."""
         if self._namespace_of is None:
             return
+        self._plan.fail.extend(self._loads)
         self._enter(self._namespace_of(os.urandom(16)))
         for request in self._requests.values():
             request.cacheable = False
+            request.let_go()
+
+    def stop(self) -> None:
+        """What this engine computes from here on is not what its namespace says: nothing is looked up or stored any
+        more. Transfers that were begun end as others do."""
+        self._namespace_of = None
+        if self._namespace is not None:
+            self._client.close_namespace(self._namespace)
+            self._namespace = None
+        for request in self._requests.values():
+            request.let_go()
 
     # --- a request, in the order of its life
 
@@ -115,7 +138,7 @@ class SchedulerSide:
             return 0, False
         first = computed_tokens // self._block_tokens
         blocks = min(request.lease.matched - first, self._max_loading)
-        if blocks * self._block_tokens < self._options.min_load_tokens:
+        if blocks * self._block_tokens < request.min_tokens:
             request.let_go()
             return 0, False
         if self._loading > 0 and self._loading + blocks > self._max_loading:
@@ -134,7 +157,7 @@ class SchedulerSide:
             return
         first, count = request.first, load_tokens // self._block_tokens
         job = next(self._jobs)
-        self._loads[job] = _Load(request, lease, count)
+        self._loads[job] = _Load(request, lease, count, self._now())
         self._loading += count
         self._plan.loads.append(LoadJob(job, request_id, self._namespace, lease.id, first,
                                         engine_blocks[first:first + count]))
@@ -192,8 +215,10 @@ class SchedulerSide:
 
     # --- a step
 
-    def take_plan(self) -> StepPlan:
-        """What the workers are to do in this step."""
+    def take_plan(self, tokens: int = 0) -> StepPlan:
+        """What the workers are to do in this step, which computes that many tokens."""
+        if tokens:
+            self._steps.append((tokens, self._now()))
         plan, self._plan = self._plan, StepPlan()
         if plan.loads or plan.stores:
             try:
@@ -203,11 +228,20 @@ class SchedulerSide:
                 log.exception('Kvartal: the engine group is not known; what this step loads is computed')
         return plan
 
+    def step_ended(self) -> None:
+        """The workers have answered to the oldest step."""
+        if self._steps:
+            tokens, begun = self._steps.popleft()
+            ended = self._now()
+            self._cost.computed(tokens, ended - max(begun, self._step_ended))
+            self._step_ended = ended
+
     def take_report(self, report: StepReport) -> None:
         """What the workers have done."""
         for job in report.failed:
             if job in self._loads:
                 self._loads[job].request.handled = 0
+                self._loads[job].failed = True
             elif (stored := self._stores.get(job)) is not None and job in stored.stores:
                 # The rest of the chain would not be found without these blocks.
                 stored.may_store = False
@@ -219,6 +253,8 @@ class SchedulerSide:
             if (load := self._loads.pop(job, None)) is not None:
                 load.lease.release()
                 self._loading -= load.blocks
+                if not load.failed:
+                    self._cost.loaded(load.blocks, self._now() - load.begun)
             elif (stored := self._stores.pop(job, None)) is not None:
                 stored.stores.discard(job)
 
@@ -251,14 +287,15 @@ class SchedulerSide:
         request.asked = True
         # The engine has to compute one token at least: with all blocks there it could not go on.
         usable = (request.engine.num_tokens - 1) // self._block_tokens
-        if usable * self._block_tokens - computed_tokens < self._options.min_load_tokens:
+        request.min_tokens = self._options.min_load_tokens or self._cost.min_tokens()
+        if usable * self._block_tokens - computed_tokens < request.min_tokens:
             return
         assert self._namespace is not None
-        begun = time.perf_counter()
+        begun = self._now()
         lease = self._client.lookup(self._namespace, [bytes(key) for key in request.engine.block_hashes[:usable]],
                                     request.engine.num_tokens, self._options.lookup_deadline_ms)
         self._counts['lookups'] += 1
-        self._counts['lookup_seconds'] += time.perf_counter() - begun
+        self._counts['lookup_seconds'] += self._now() - begun
         self._counts['lookups_unanswered'] += self._client.status != Status.OK
         request.request = lease.request
         request.handled = lease.matched

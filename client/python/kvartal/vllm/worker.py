@@ -1,8 +1,9 @@
 """The worker's half of the connector: copies between the engine's pages and the cache, on one thread of its own.
 
-`submit*`, `flush` and `results` belong to the engine's thread; they never wait for the daemon, except `flush` for
-`FLUSH_S`. Invariants: every job ends and is told once, whatever the daemon does; after `flush` no page of those jobs is
-read; a page that was not loaded in full is told as failed in the same results as its request.
+`submit*`, `flush`, `weights_change` and `results` belong to the engine's thread; they never wait for the daemon, except
+`flush` for `FLUSH_S`. Invariants: every job ends and is told once, whatever the daemon does; after `flush` no page of
+those jobs is read; a page that was not loaded in full is told as failed in the same results as its request; after
+`weights_change` no load is told as good and no page is read.
 """
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from typing import TypeVarTuple, Unpack
 
 from kvartal import Client, Namespace, Outcome
 from kvartal.vllm.options import Options
-from kvartal.vllm.pages import HostPages
+from kvartal.vllm.pages import Pages
 from kvartal.vllm.plan import NO_LEASE, LoadJob, StepPlan, StepReport, StoreJob
 
 Queued = TypeVarTuple('Queued')
@@ -40,7 +41,7 @@ class Results:
 class WorkerSide:
     """See the module. connect: engine group -> a client of the daemon; called on the copying thread."""
 
-    def __init__(self, connect: Callable[[bytes | None], Client], options: Options, pages: HostPages, shard: int = 0,
+    def __init__(self, connect: Callable[[bytes | None], Client], options: Options, pages: Pages, shard: int = 0,
                  now: Callable[[], float] = time.monotonic):
         self._connect = connect
         self._options = options
@@ -58,6 +59,9 @@ class WorkerSide:
         self._cancelled: set[int] = set()
         self._reading: int | None = None  # the store job whose pages are being read now
         self._awaited: dict[str, list[int]] = {}
+        self._landed: list[tuple[LoadJob, int]] = []  # ended since the last results, and how many blocks are good
+        self._failing: set[int] = set()  # loads whose KV is not to be used any more
+        self._weights_changed = False
         self._results = Results()
         self._counts: Counter[str] = Counter()
         self._stopping = False
@@ -67,16 +71,22 @@ class WorkerSide:
     # --- the engine's thread
 
     def submit(self, plan: StepPlan) -> None:
-        """Begins this step's loads, and notes which finished requests wait for their stores."""
+        """Begins this step's loads, fails those that are not wanted any more, and notes which finished requests wait
+        for their stores. What the engine has queued so far may still read the blocks that are loaded into."""
+        if plan.loads:
+            self._pages.fence()
         until = self._now() + self._options.load_deadline_ms / 1000
         with self._changed:
             self._loads.extend((job, plan.group, until) for job in plan.loads)
             self._live.update(job.job for job in plan.loads)
+            self._failing.update(self._live.union(job.job for job, _ in self._landed).intersection(plan.fail))
             self._awaited.update(plan.awaited)
             self._changed.notify_all()
 
     def submit_stores(self, plan: StepPlan) -> None:
-        """Begins this step's stores. The forward that computed their pages has ended."""
+        """Begins this step's stores. The forward that computes their pages is queued, on a CPU it has ended."""
+        if plan.stores:
+            self._pages.fence()
         with self._changed:
             self._stores.extend((job, plan.group) for job in plan.stores)
             self._live.update(job.job for job in plan.stores)
@@ -92,12 +102,20 @@ class WorkerSide:
             self._cancelled.update(self._live.intersection(jobs))
             self._changed.wait_for(lambda: self._reading not in jobs)
 
+    def weights_change(self) -> None:
+        """KV of before and after does not mix: loads fail, those that were not told yet too, and nothing is stored any
+        more."""
+        with self._changed:
+            self._weights_changed = True
+
     def results(self, idle: bool) -> Results:
         """What ended since the last call. idle: the step had no forward."""
         with self._changed:
             if idle and (self._loads or self._live or self._awaited) and not self._has_news():
                 self._changed.wait_for(self._has_news, IDLE_WAIT_S)
             taken, self._results = self._results, Results()
+            taken.report.weights_changed = self._weights_changed
+            self._tell_landed(taken)
             taken.sent = {request for request, jobs in self._awaited.items() if self._live.isdisjoint(jobs)}
             for request in taken.sent:
                 del self._awaited[request]
@@ -152,14 +170,21 @@ class WorkerSide:
         self._results.report.done[job] += 1
         self._changed.notify_all()
 
+    def _tell_landed(self, results: Results) -> None:
+        for job, loaded in self._landed:
+            good = 0 if self._weights_changed or job.job in self._failing else loaded
+            self._failing.discard(job.job)
+            results.received.add(job.request_id)
+            self._counts['loaded_blocks'] += good
+            self._counts['failed_blocks'] += len(job.blocks) - good
+            if good < len(job.blocks):
+                results.failed_blocks.update(job.blocks[good:])
+                results.report.failed.add(job.job)
+        self._landed.clear()
+
     def _end_load(self, job: LoadJob, loaded: int) -> None:
         with self._changed:
-            self._results.received.add(job.request_id)
-            self._counts['loaded_blocks'] += loaded
-            self._counts['failed_blocks'] += len(job.blocks) - loaded
-            if loaded < len(job.blocks):
-                self._results.failed_blocks.update(job.blocks[loaded:])
-                self._results.report.failed.add(job.job)
+            self._landed.append((job, loaded))
             self._end(job.job)
 
     def _end_store_part(self, job: StoreJob, group: bytes | None, stored: int) -> None:
@@ -197,7 +222,7 @@ class WorkerSide:
 
     def _load(self, job: LoadJob, group: bytes | None, until: float) -> int:
         """How many leading blocks of the job are good."""
-        if job.lease == NO_LEASE:
+        if job.lease == NO_LEASE or self._weights_changed or job.job in self._failing:
             return 0
         self._left_ms(until)
         client = self._attached(group, job.namespace)
@@ -238,7 +263,7 @@ class WorkerSide:
 
     def _begin_reading(self, job: int) -> bool:
         with self._changed:
-            if job in self._cancelled or self._stopping:
+            if job in self._cancelled or self._stopping or self._weights_changed:
                 return False
             self._reading = job
             return True
