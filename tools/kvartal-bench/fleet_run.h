@@ -32,7 +32,7 @@ class FleetRun {
 
   absl::Status Fill();
   absl::Status FillPolicies();
-  absl::Status ConnectAll(const std::string& name);
+  absl::Status FirstContact();
   // Every policy has its status, and nobody writes any more.
   absl::Status Quiet();
   absl::Status Edits();
