@@ -104,8 +104,8 @@ absl::Status FleetRun::FillPolicies() {
   });
 }
 
-// How many began within a second cannot be seen here: this process dials all of them in one go, and hears what the first
-// were told when it has dialed the last.
+// How many began within a second cannot be seen here: this process dials all of them in one go, and hears what the
+// first were told when it has dialed the last.
 absl::Status FleetRun::FirstContact() {
   const int64_t begin_ns = clock_.MonotonicNs();
   nodes_->Start();
