@@ -33,22 +33,47 @@ void Controller::Start() {
 
 // From the loop, not from within Add: a reconcile that adds keys would run others inside itself.
 void Controller::Pump() {
-  if (state_ != State::kRunning) return;
+  if (state_ != State::kRunning || turn_is_due_) return;
   loop_->CancelTimer(timer_);
+  if (const int64_t wait_ms = paused_until_ms_ - NowMs(); wait_ms > 0) {
+    timer_ = loop_->RunAfterMs(wait_ms, [this] { Pump(); });
+    return;
+  }
   const std::optional<int64_t> due_ms = queue_.NextDueMs();
-  const bool ready = queue_.depth() > 0 && running_ < at_once_;
-  if (!ready && !due_ms) return;
-  timer_ = loop_->RunAfterMs(ready ? 0 : std::max<int64_t>(0, *due_ms - NowMs()), [this] {
-    while (state_ == State::kRunning && running_ < at_once_) {
-      const std::optional<std::string> key = queue_.Take(NowMs());
-      if (!key) break;
-      ++running_;
-      reconcile_(*key, [this, alive = alive_, key = *key](ReconcileResult result) {
-        if (*alive) OnFinish(key, result);
-      });
-    }
-    Pump();
-  });
+  if (queue_.depth() > 0 && running_ < at_once_) {
+    // Behind what the loop has to do already: a timer that is due at once would be run by a turn that never ends.
+    turn_is_due_ = true;
+    loop_->Post([this, alive = alive_] {
+      if (*alive) Turn();
+    });
+  } else if (due_ms) {
+    timer_ = loop_->RunAfterMs(std::max<int64_t>(0, *due_ms - NowMs()), [this] {
+      turn_is_due_ = true;
+      Turn();
+    });
+  }
+}
+
+void Controller::PauseFor(int64_t ms) {
+  paused_until_ms_ = std::max(paused_until_ms_, NowMs() + ms);
+  Pump();
+}
+
+bool Controller::MayBegin() const {
+  return state_ == State::kRunning && running_ < at_once_ && NowMs() >= paused_until_ms_;
+}
+
+void Controller::Turn() {
+  for (size_t begun = 0; begun < kReconcilesPerTurn && MayBegin(); ++begun) {
+    const std::optional<std::string> key = queue_.Take(NowMs());
+    if (!key) break;
+    ++running_;
+    reconcile_(*key, [this, alive = alive_, key = *key](ReconcileResult result) {
+      if (*alive) OnFinish(key, result);
+    });
+  }
+  turn_is_due_ = false;
+  Pump();
 }
 
 void Controller::OnFinish(const std::string& key, ReconcileResult result) {

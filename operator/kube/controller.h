@@ -1,8 +1,8 @@
 // Turns keys that changed into calls of one reconcile function, a few at a time, and again after failures. Nothing is
 // reconciled merely because time has passed: a reflector whose watch was lost lists anew and tells what it missed.
 // Confined to its loop.
-// Invariants: one key is never reconciled twice at once; nothing is reconciled before Start or after Stop began; Stop
-// ends when the last reconcile has, or kStopMs later.
+// Invariants: one key is never reconciled twice at once; nothing is reconciled before Start or after Stop began; a turn
+// of the loop begins kReconcilesPerTurn at most; Stop ends when the last reconcile has, or kStopMs later.
 #pragma once
 
 #include <functional>
@@ -37,6 +37,8 @@ class Controller {
 
   void Add(const std::string& key);
   void AddAfter(const std::string& key, int64_t delay_ms);
+  // Nothing is begun for so long: the server has asked for it.
+  void PauseFor(int64_t ms);
   // Keys that were added before wait for it: until the caches are filled and we lead.
   void Start();
   // `stopped` is called once nothing is being reconciled any more, or when that takes too long.
@@ -46,6 +48,8 @@ class Controller {
 
  private:
   void Pump();
+  void Turn();
+  bool MayBegin() const;
   void OnFinish(const std::string& key, ReconcileResult result);
   void EndStop();
   int64_t NowMs() const { return clock_->MonotonicNs() / kNsPerMs; }
@@ -58,6 +62,8 @@ class Controller {
   enum class State { kNew, kRunning, kStopping, kStopped } state_ = State::kNew;
   absl::AnyInvocable<void()> stopped_;
   EventLoop::TimerId timer_ = 0, stop_timer_ = 0;
+  int64_t paused_until_ms_ = 0;
+  bool turn_is_due_ = false;  // one is posted, or under way
   size_t running_ = 0;
   uint64_t done_ = 0, failed_ = 0;
   // Outlived by reconciles that finish late; they find it false.

@@ -96,10 +96,17 @@ void EventRecorder::Send(const nlohmann::json& object, const std::string& type, 
   request.content_type = kApplyPatch;
   request.as_leader = true;
   request.body = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  ++on_their_way_;
   client_->Call(std::move(request), [this, reason](const ApiError& error, const nlohmann::json&) {
     ++(error.ok() ? stats_.told : stats_.dropped);
     if (!error.ok()) Log(LogLevel::kWarning, "kube", "an Event (", reason, ") is not told: ", error.ToString());
+    if (--on_their_way_ == 0 && idle_) std::exchange(idle_, nullptr)();
   });
+}
+
+void EventRecorder::WhenIdle(absl::AnyInvocable<void()> idle) {
+  if (on_their_way_ == 0) return idle();
+  idle_ = std::move(idle);
 }
 
 }  // namespace kvartal::kube

@@ -26,6 +26,8 @@ class EventRecorder {
   // `type`: "Normal" or "Warning". `object` has apiVersion, kind and metadata.
   void Tell(const nlohmann::json& object, const std::string& type, const std::string& reason,
             const std::string& message);
+  // `idle` is called once nothing is on its way to the server any more: maybe now.
+  void WhenIdle(absl::AnyInvocable<void()> idle);
   const EventStats& stats() const { return stats_; }
 
  private:
@@ -57,6 +59,8 @@ class EventRecorder {
   const std::string component_;
   std::map<std::string, Subject> subjects_;  // by uid
   int64_t tells_ = 0;
+  size_t on_their_way_ = 0;
+  absl::AnyInvocable<void()> idle_;
   EventStats stats_;
 };
 

@@ -15,12 +15,16 @@ std::string MicroTime(int64_t wall_ms) {
 LeaderElection::LeaderElection(ObjectKey lease, std::string identity, uint64_t seed, LeaseTimes times)
     : lease_key_(std::move(lease)), identity_(std::move(identity)), times_(times), jitter_(seed) {}
 
-LeaseRequest LeaderElection::GetLater() {
+LeaseRequest LeaderElection::GetLater(const ApiError& error, int64_t now_ms) {
   LeaseRequest next;
   next.after_ms = times_.retry_ms;
   // Candidates spread; a leader keeps its rhythm.
   if (!leading_)
     next.after_ms += static_cast<int64_t>(jitter_.Unit() * kLeaseJitter * static_cast<double>(times_.retry_ms));
+  int64_t wished_ms = error.retry_after_ms.value_or(0);
+  // One last try is left to who leads: to lose the lease would cost the server more than that.
+  if (leading_) wished_ms = std::min(wished_ms, renewed_ms_ + times_.renew_ms - times_.call_ms - now_ms);
+  next.after_ms = std::max(next.after_ms, wished_ms);
   asked_ = next.verb;
   return next;
 }
@@ -62,7 +66,7 @@ LeaseRequest LeaderElection::OnLease(const nlohmann::json& lease, int64_t now_ms
   Observe(lease, now_ms);
   const int64_t duration_ms = NumberAt(lease, {"spec", "leaseDurationSeconds"}).value_or(0) * 1000;
   const bool held = !holder_.empty() && holder_ != identity_ && now_ms - observed_ms_ < duration_ms;
-  if (held) return GetLater();
+  if (held) return GetLater({}, now_ms);
   asked_ = LeaseRequest::Verb::kUpdate;
   asked_ms_ = now_ms;
   return {LeaseRequest::Verb::kUpdate, 0, Claim(&lease, identity_, times_.duration_ms, wall_ms)};
@@ -72,7 +76,7 @@ LeaseRequest LeaderElection::OnAnswer(const ApiError& error, const nlohmann::jso
                                       int64_t wall_ms) {
   if (asked_ == LeaseRequest::Verb::kGet) {
     if (error.ok()) return OnLease(lease, now_ms, wall_ms);
-    if (error.kind != ErrorKind::kNotFound) return GetLater();
+    if (error.kind != ErrorKind::kNotFound) return GetLater(error, now_ms);
     asked_ = LeaseRequest::Verb::kCreate;
     asked_ms_ = now_ms;
     return {LeaseRequest::Verb::kCreate, 0, Claim(nullptr, identity_, times_.duration_ms, wall_ms)};
@@ -85,7 +89,7 @@ LeaseRequest LeaderElection::OnAnswer(const ApiError& error, const nlohmann::jso
       renewed_ms_ = asked_ms_;
     }
   }
-  return GetLater();
+  return GetLater(error, now_ms);
 }
 
 std::optional<nlohmann::json> LeaderElection::Release(int64_t now_ms, int64_t wall_ms) {

@@ -50,7 +50,7 @@ class LeaderElection {
 
  private:
   LeaseRequest OnLease(const nlohmann::json& lease, int64_t now_ms, int64_t wall_ms);
-  LeaseRequest GetLater();
+  LeaseRequest GetLater(const ApiError& error, int64_t now_ms);
   nlohmann::json Claim(const nlohmann::json* known, const std::string& holder, int64_t duration_ms,
                        int64_t wall_ms) const;
   void Observe(const nlohmann::json& lease, int64_t now_ms);

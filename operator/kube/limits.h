@@ -44,6 +44,8 @@ inline constexpr int64_t kRetryBaseMs = 5;         // (client-go) doubled by eac
 inline constexpr int64_t kRetryMaxMs = 1'000'000;  // (client-go)
 inline constexpr double kRetriesPerSecond = 10;    // (client-go) of all keys together
 inline constexpr double kRetriesBurst = 100;       // (client-go)
+inline constexpr size_t kReconcilesPerTurn = 64;   // of the loop: ten thousand keys that ask for nothing would else
+                                                   // keep nodes and the lease waiting until the last of them
 inline constexpr int64_t kStopMs = 30'000;         // (controller-runtime) from SIGTERM until work is cut off
 
 // --- leader election

@@ -32,7 +32,8 @@ class SparseBuilder final : public nlohmann::json_sax<json> {
   bool key(string_t& name) override {
     if (passed_over_ > 0) return true;
     const json& wanted = *open_.back().wanted;
-    const auto found = wanted.find(name);
+    auto found = wanted.find(name);
+    if (found == wanted.end()) found = wanted.find("*");
     next_ = found == wanted.end() ? nullptr : &*found;
     if (next_ != nullptr) name_ = name;
     return true;

@@ -10,7 +10,8 @@ namespace kvartal::kube {
 
 // `wanted`: {"metadata": {"name": true}} is the name of the metadata and nothing else; null is all there is. An array
 // is looked through: what is wanted of it is wanted of each of its elements. A field that is wanted whole (true) is
-// kept if it is text, a number, true, false or null, and passed over if it is more. Discarded: `text` is not JSON.
+// kept if it is text, a number, true, false or null, and passed over if it is more. "*" is every name that
+// is not there by itself. Discarded: `text` is not JSON.
 nlohmann::json ParseSparse(std::string_view text, const nlohmann::json& wanted);
 
 }  // namespace kvartal::kube

@@ -13,6 +13,11 @@ using kube::TextAt;
 
 const kube::ResourceType* const kTypes[] = {&kPolicies, &kPools, &kNodes, &kNamespaces};
 
+// A node is decided about by its labels, a namespace by its labels and its uid. The rest of a node, its images and what
+// its kubelet says of it every few minutes, is ten times that. PartialObjectMetadata would leave the annotations.
+const nlohmann::json kNameAndLabels = {
+    {"metadata", {{"name", true}, {"uid", true}, {"resourceVersion", true}, {"labels", {{"*", true}}}}}};
+
 // A spec changes with its generation. Nodes and namespaces matter by their labels.
 std::string MatterOf(const nlohmann::json& object) {
   const nlohmann::json* labels = FieldAt(object, {"metadata", "labels"});
@@ -30,6 +35,7 @@ ClusterWatch::ClusterWatch(kube::ApiClient* client, EventLoop* loop, const Clock
     kube::ReflectorOptions options;
     options.type = *kTypes[kind];
     options.seed = seed + kind;
+    if (kTypes[kind] == &kNodes || kTypes[kind] == &kNamespaces) options.wanted = kNameAndLabels;
     reflectors_[kind] = std::make_unique<kube::Reflector>(
         client, loop, clock, options, [this, kind](const kube::ObjectChange& change) { OnChange(kind, change); });
   }

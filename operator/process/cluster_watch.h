@@ -1,6 +1,7 @@
 // The operator's view of the cluster: policies, pools, nodes and namespaces, kept by four reflectors.
 // Confined to the operator's loop.
-// Invariant: a change of what is decided about is told apart from any other, as a written status or a node's heartbeat.
+// Invariants: a change of what is decided about is told apart from any other, as a written status or a heartbeat; of a
+// node and of a namespace nothing is kept but name, uid and labels.
 #pragma once
 
 #include <array>

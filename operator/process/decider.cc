@@ -20,8 +20,8 @@ std::string StateOf(const nlohmann::json& object) {
 
 void Decider::Start() {
   for (const auto& [key, object] : watch_->policies().objects()) {
-    std::optional<crds::TenantPolicy> in_force = reconcile::InForceByStatus(*object);
-    if (in_force) accepted_[key] = *std::move(in_force);
+    reconcile::SharedPolicy in_force = reconcile::InForceByStatus(*object);
+    if (in_force) accepted_[key] = std::move(in_force);
   }
   Log(LogLevel::kInfo, "operator", watch_->policies().objects().size(), " policies, of which ", accepted_.size(),
       " were accepted before");
@@ -53,7 +53,7 @@ void Decider::Decide() {
   std::map<kube::ObjectKey, std::string> decided;
   for (const auto& [name, verdict] : compiled_.policies) {
     const kube::ObjectKey key = {name.first, name.second};
-    if (verdict.accepted) accepted_[key] = *verdict.accepted;
+    if (verdict.accepted) accepted_[key] = verdict.accepted;
     const auto object = watch_->policies().Find(key);
     decided[key] = object == nullptr ? "" : StateOf(*object);
     const auto known = before.policies.find(name);
@@ -90,7 +90,7 @@ void Decider::GiveNodes(const reconcile::ClusterState& state) {
   if (unreadable_.empty()) {
     static const SharedNode none = [] {
       auto node = std::make_shared<reconcile::CompiledNode>();
-      node->version = crds::EmptyVersion();
+      node->Seal();
       return node;
     }();
     for (const reconcile::ClusterNode& node : state.nodes) nodes.emplace(node.name, none);

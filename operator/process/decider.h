@@ -60,7 +60,7 @@ class Decider {
   EventLoop::TimerId timer_ = 0;
   int64_t first_change_ms_ = 0;  // of those that wait; 0: none does
   reconcile::ClusterReader reader_;
-  std::map<kube::ObjectKey, crds::TenantPolicy> accepted_;
+  std::map<kube::ObjectKey, reconcile::SharedPolicy> accepted_;
   std::map<kube::ObjectKey, std::string> decided_;  // which state of the object: uid and generation
   std::map<kube::ObjectKey, std::string> decided_pools_;
   reconcile::CompiledCluster compiled_;

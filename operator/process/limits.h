@@ -37,7 +37,8 @@ inline constexpr int64_t kKeysRetryMs = 10'000;
 
 // --- the rest
 inline constexpr int64_t kMetricsMs = 2'000;
-inline constexpr int64_t kStopLeaseMs = 5'000;  // to give the lease up; then it runs out by itself
+inline constexpr int64_t kStopEventsMs = 3'000;  // for Events that are on their way when the last write has ended
+inline constexpr int64_t kStopLeaseMs = 5'000;   // to give the lease up; then it runs out by itself
 
 static_assert(kReturnMs >= control::kRedialLatestMs + 20'000);
 static_assert(kReturnMs < kUsageIntervalMs);

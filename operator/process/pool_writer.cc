@@ -47,13 +47,13 @@ void PoolWriter::Reconcile(const std::string& name, Finish finish) {
   if (written != written_ms_.end() && !IsDue(name, written->second, kStatusIntervalMs))
     return finish(ReconcileResult::kLater);
   const reconcile::PoolProgress progress = fleet_->ProgressOfPool(name);
-  std::optional<json> status = reconcile::PoolStatusToApply(*object, *verdict, progress, clock_->WallMs());
   // Our predecessor had heard of every node; that we have not yet is no news.
-  if (status && reconcile::WasTrue(*object, "Ready") && !progress.awaited.empty() && progress.rejected.empty() &&
-      NowMs() < returned_ms_) {
+  if (NowMs() < returned_ms_ && !progress.awaited.empty() && progress.rejected.empty() &&
+      reconcile::WasTrue(*object, "Ready")) {
     controller_.AddAfter(name, returned_ms_ - NowMs());
     return finish(ReconcileResult::kLater);
   }
+  std::optional<json> status = reconcile::PoolStatusToApply(*object, *verdict, progress, clock_->WallMs());
   if (!status && reconcile::ConnectedDiffers(*object, *verdict, progress)) {
     const int64_t since_ms = written_ms_.try_emplace(name, NowMs()).first->second;
     if (!IsDue(name, since_ms, kConnectedIntervalMs)) return finish(ReconcileResult::kLater);
@@ -73,6 +73,7 @@ void PoolWriter::Apply(const std::string& name, const json& status, Finish finis
                            return finish(ReconcileResult::kDone);
                          ++stats_.failures;
                          Log(LogLevel::kWarning, "operator", "KVNodePool ", name, ": its status: ", error.ToString());
+                         controller_.PauseFor(error.retry_after_ms.value_or(0));
                          finish(ReconcileResult::kRetry);
                        });
 }

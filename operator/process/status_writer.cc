@@ -1,6 +1,7 @@
 #include "operator/process/status_writer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/log.h"
@@ -49,6 +50,7 @@ std::vector<std::string> PoolsOf(const reconcile::PolicyVerdict& verdict) {
 StatusWriter::StatusWriter(kube::ApiClient* client, EventLoop* loop, const Clock* clock, const ClusterWatch* watch,
                            const Decider* decider, const sync::Fleet* fleet)
     : client_(client),
+      loop_(loop),
       clock_(clock),
       watch_(watch),
       decider_(decider),
@@ -60,6 +62,21 @@ StatusWriter::StatusWriter(kube::ApiClient* client, EventLoop* loop, const Clock
 void StatusWriter::Start() {
   returned_ms_ = NowMs() + kReturnMs;
   controller_.Start();
+}
+
+StatusWriter::~StatusWriter() { loop_->CancelTimer(stop_timer_); }
+
+void StatusWriter::Stop(absl::AnyInvocable<void()> stopped) {
+  stopped_ = std::move(stopped);
+  controller_.Stop([this] {
+    stop_timer_ = loop_->RunAfterMs(kStopEventsMs, [this] { EndStop(); });
+    events_.WhenIdle([this] { EndStop(); });
+  });
+}
+
+void StatusWriter::EndStop() {
+  loop_->CancelTimer(stop_timer_);
+  if (stopped_) std::exchange(stopped_, nullptr)();
 }
 
 void StatusWriter::Reconcile(const std::string& name, Finish finish) {
@@ -122,6 +139,7 @@ void StatusWriter::PatchFinalizers(const kube::ObjectKey& key, const json& objec
     if (error.kind != ErrorKind::kConflict) {
       ++stats_.failures;
       Log(LogLevel::kWarning, "operator", key.ToString(), ": its finalizers: ", error.ToString());
+      controller_.PauseFor(error.retry_after_ms.value_or(0));
     }
     finish(ReconcileResult::kRetry);
   });
@@ -140,13 +158,14 @@ void StatusWriter::Tell(const kube::ObjectKey& key, const Object& object, Finish
     }
   }
   const reconcile::PolicyProgress progress = fleet_->ProgressOf(key.ns, key.name, PoolsOf(*verdict));
-  std::optional<json> status = reconcile::StatusToApply(*object, *verdict, progress, clock_->WallMs());
-  // Our predecessor had heard of every node; that we have not yet is no news.
-  if (status && reconcile::WasTrue(*object, "Programmed") && !progress.awaited.empty() && progress.rejected.empty() &&
-      now_ms < returned_ms_) {
+  // Our predecessor had heard of every node; that we have not yet is no news. Asked before any status is made: a
+  // replica that begins to lead comes here for every policy, and again with every node that is back.
+  if (now_ms < returned_ms_ && !progress.awaited.empty() && progress.rejected.empty() &&
+      reconcile::WasTrue(*object, "Programmed")) {
     controller_.AddAfter(name, returned_ms_ - now_ms);
     return finish(ReconcileResult::kLater);
   }
+  std::optional<json> status = reconcile::StatusToApply(*object, *verdict, progress, clock_->WallMs());
   // The first time it is as old as it may get: when nodes have had the time to say what it is.
   usage_written_ms_.try_emplace(name, now_ms - kUsageIntervalMs + kReturnMs);
   const bool usage_due = usage_due_.erase(name) > 0 && reconcile::UsageDiffers(*object, progress);
@@ -172,6 +191,7 @@ void StatusWriter::Apply(const kube::ObjectKey& key, const Object& object, const
           return finish(ReconcileResult::kDone);
         ++stats_.failures;
         Log(LogLevel::kWarning, "operator", name, ": its status: ", error.ToString());
+        controller_.PauseFor(error.retry_after_ms.value_or(0));
         finish(ReconcileResult::kRetry);
       });
 }

@@ -26,10 +26,14 @@ class StatusWriter {
  public:
   StatusWriter(kube::ApiClient* client, EventLoop* loop, const Clock* clock, const ClusterWatch* watch,
                const Decider* decider, const sync::Fleet* fleet);
+  ~StatusWriter();
+  StatusWriter(const StatusWriter&) = delete;
+  StatusWriter& operator=(const StatusWriter&) = delete;
 
   // From now on. Until kReturnMs later, nodes that are not connected are expected back and not missed.
   void Start();
-  void Stop(absl::AnyInvocable<void()> stopped) { controller_.Stop(std::move(stopped)); }
+  // When what is being written has ended, and Events of it are told, or kStopEventsMs later.
+  void Stop(absl::AnyInvocable<void()> stopped);
   // Something about this policy may have to be told.
   void Touch(const kube::ObjectKey& key) { TouchName(key.ToString()); }
   void TouchName(const std::string& name) { controller_.AddAfter(name, kStatusSettleMs); }
@@ -51,9 +55,11 @@ class StatusWriter {
   void Apply(const kube::ObjectKey& key, const Object& object, const nlohmann::json& status, Finish finish);
   void TellEvents(const nlohmann::json& before, const nlohmann::json& after);
   bool SomeAreOnTheirWayBack() const;
+  void EndStop();
   int64_t NowMs() const { return clock_->MonotonicNs() / kNsPerMs; }
 
   kube::ApiClient* const client_;
+  EventLoop* const loop_;
   const Clock* const clock_;
   const ClusterWatch* const watch_;
   const Decider* const decider_;
@@ -66,6 +72,8 @@ class StatusWriter {
   std::set<std::string> usage_due_;
   std::map<std::string, int64_t> deleting_ms_;  // since when we see it being deleted
   StatusWriterStats stats_;
+  absl::AnyInvocable<void()> stopped_;
+  EventLoop::TimerId stop_timer_ = 0;
   kube::Controller controller_;
 };
 

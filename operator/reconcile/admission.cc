@@ -85,8 +85,8 @@ void Admission::Subtract(Guarantees* guarantees, const TierBytes& bytes) {
 void Admission::Withdraw(const Owner& owner) {
   const auto before = in_force_.find(owner);
   if (before == in_force_.end()) return;
-  for (const crds::Subject& subject : before->second.subjects) subjects_.erase(SubjectKey(before->second, subject));
-  for (const crds::PoolClaim& claim : before->second.pools) {
+  for (const crds::Subject& subject : before->second->subjects) subjects_.erase(SubjectKey(*before->second, subject));
+  for (const crds::PoolClaim& claim : before->second->pools) {
     const auto guarantees = guarantees_.find(claim.pool_ref);
     if (guarantees == guarantees_.end()) continue;
     const auto mine = guarantees->second.of.find(owner);
@@ -97,7 +97,8 @@ void Admission::Withdraw(const Owner& owner) {
   in_force_.erase(before);
 }
 
-void Admission::PutInForce(const crds::TenantPolicy& policy) {
+void Admission::PutInForce(const SharedPolicy& shared) {
+  const crds::TenantPolicy& policy = *shared;
   const Owner owner = OwnerOf(policy);
   Withdraw(owner);
   for (const crds::Subject& subject : policy.subjects) {
@@ -110,7 +111,7 @@ void Admission::PutInForce(const crds::TenantPolicy& policy) {
     const TierBytes bytes = PromisesOf(claim, *pool);
     if (guarantees_[claim.pool_ref].of.emplace(owner, bytes).second) Add(&guarantees_[claim.pool_ref], bytes);
   }
-  in_force_.emplace(owner, policy);
+  in_force_.emplace(owner, shared);
 }
 
 std::vector<std::string> Admission::Unresolved(const crds::TenantPolicy& policy) const {

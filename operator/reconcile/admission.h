@@ -40,7 +40,7 @@ class Admission {
   Verdict JudgeCount(const crds::TenantPolicy& policy) const;
   // References to what does not exist.
   std::vector<std::string> Unresolved(const crds::TenantPolicy& policy) const;
-  void PutInForce(const crds::TenantPolicy& policy);
+  void PutInForce(const SharedPolicy& policy);
 
   // nullptr: there is none, or none that can be read.
   const crds::NodePool* FindPool(const std::string& name) const;
@@ -67,7 +67,7 @@ class Admission {
   std::set<std::string> unreadable_pools_;
   std::map<std::string, const ClusterNamespace*> namespaces_;
   std::map<std::string, Owner> subjects_;  // "namespace/service account"
-  std::map<Owner, crds::TenantPolicy> in_force_;
+  std::map<Owner, SharedPolicy> in_force_;
   std::map<std::string, Guarantees> guarantees_;  // by pool
 };
 

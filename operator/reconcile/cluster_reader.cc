@@ -17,8 +17,7 @@ const PolicyObject& ClusterReader::ReadOnce(const kube::ObjectKey& key, const nl
   return known_.emplace_hint(known_.end(), key, Known{std::move(state), ReadPolicy(object)})->second.policy;
 }
 
-ClusterState ClusterReader::Read(const ClusterStores& stores,
-                                 const std::map<kube::ObjectKey, crds::TenantPolicy>& accepted,
+ClusterState ClusterReader::Read(const ClusterStores& stores, const std::map<kube::ObjectKey, SharedPolicy>& accepted,
                                  std::vector<std::string>* unreadable) {
   ClusterState state;
   std::map<kube::ObjectKey, Known> before = std::exchange(known_, {});
@@ -27,7 +26,7 @@ ClusterState ClusterReader::Read(const ClusterStores& stores,
     if (IsBeingDeleted(*object)) continue;
     PolicyObject policy = ReadOnce(key, *object, &before);
     const auto last = accepted.find(key);
-    if (last != accepted.end() && last->second.uid == policy.uid) policy.accepted = last->second;
+    if (last != accepted.end() && last->second->uid == policy.uid) policy.accepted = last->second;
     // An annotation is not of the spec: it has no generation of its own.
     if (IsPaused(*object)) {
       policy.wanted = policy.accepted;

@@ -23,7 +23,7 @@ class ClusterReader {
  public:
   // All but the policies that are being deleted. `accepted`: what of each policy was accepted last. Why pools cannot be
   // read is told in `unreadable`, too.
-  ClusterState Read(const ClusterStores& stores, const std::map<kube::ObjectKey, crds::TenantPolicy>& accepted,
+  ClusterState Read(const ClusterStores& stores, const std::map<kube::ObjectKey, SharedPolicy>& accepted,
                     std::vector<std::string>* unreadable);
 
  private:

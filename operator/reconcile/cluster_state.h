@@ -4,12 +4,11 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "crds/node_pool.h"
-#include "crds/tenant_policy.h"
+#include "operator/reconcile/shared_policy.h"
 
 namespace kvartal::reconcile {
 
@@ -27,11 +26,11 @@ struct ClusterNamespace {
 
 struct PolicyObject {
   std::string ns, name, uid;
-  std::string created;                       // RFC 3339 in UTC, as the API server writes it: orders as text
-  std::optional<crds::TenantPolicy> wanted;  // absent: the object says nothing that can be read
+  std::string created;  // RFC 3339 in UTC, as the API server writes it: orders as text
+  SharedPolicy wanted;  // absent: the object says nothing that can be read
   std::string why_unreadable;
   // What of this object was accepted last. It stays in force until what is wanted now is accepted in its place.
-  std::optional<crds::TenantPolicy> accepted;
+  SharedPolicy accepted;
 };
 
 struct PoolObject {

@@ -55,9 +55,9 @@ struct Case {
   const PolicyObject* object;
   Verdict judged;           // what is wanted
   bool wanted_now = false;  // it is what is accepted
-  std::optional<crds::TenantPolicy> accepted;
+  SharedPolicy accepted;
   Verdict fits;  // what is accepted, in the pools as they are now
-  std::optional<crds::TenantPolicy> in_force;
+  SharedPolicy in_force;
 };
 
 // Whether a grant that admits the one admits the other, but for its claims.
@@ -98,13 +98,14 @@ class Compiler {
   bool AsksForNoMore(const Case& one) const;
   bool Judge(Case* one);
   bool JudgeAll();
-  crds::TenantPolicy WithoutUnjudged(const Case& one) const;
+  SharedPolicy WithoutUnjudged(const Case& one) const;
   void PutInForce();
+  void WithholdGuarantees(const Admission& fitting, Case* one);
   PolicyVerdict Tell(const Case& one) const;
-  std::map<std::string, std::vector<crds::TenantPolicy>> TenantsByPool() const;
+  std::map<std::string, std::vector<SharedPolicy>> TenantsByPool() const;
   void CompileNodes();
   void DescribeEffect(PolicyVerdict* verdict);
-  std::shared_ptr<const CompiledNode> CompileNode(const crds::NodePool& pool, std::vector<crds::TenantPolicy> tenants);
+  std::shared_ptr<const CompiledNode> CompileNode(const crds::NodePool& pool, std::vector<SharedPolicy> tenants);
 
   const ClusterState& state_;
   Admission admission_;
@@ -119,10 +120,10 @@ void Compiler::KeepAccepted(Case* one) {
   const PolicyObject& object = *one->object;
   const ClusterNamespace* ns = admission_.FindNamespace(object.ns);
   if (!object.accepted || object.uid != object.accepted->uid || ns == nullptr) return;
-  crds::TenantPolicy kept = *object.accepted;
-  if (!kept.namespace_uid.empty() && kept.namespace_uid != ns->uid) return;
-  if (!admission_.JudgeSubjects(kept).reason.empty()) return;
-  kept.namespace_uid = ns->uid;
+  SharedPolicy kept = object.accepted;
+  if (!kept->namespace_uid.empty() && kept->namespace_uid != ns->uid) return;
+  if (!admission_.JudgeSubjects(*kept).reason.empty()) return;
+  if (kept->namespace_uid.empty()) kept.Edit()->namespace_uid = ns->uid;
   admission_.PutInForce(kept);
   one->accepted = std::move(kept);
 }
@@ -135,19 +136,22 @@ void Compiler::PutInForce() {
     if (!each.accepted) continue;
     each.in_force = each.accepted;
     each.fits = fitting.JudgeCapacity(*each.accepted);
-    for (crds::PoolClaim& claim : each.in_force->pools) {
-      if (each.fits.reason.empty()) break;
-      crds::TenantPolicy alone = *each.accepted;
-      alone.pools = {claim};
-      if (fitting.JudgeCapacity(alone).reason.empty()) continue;
-      ++cluster_.pools[claim.pool_ref].unmet_policies;
-      for (crds::TierClaim* tier : {&claim.hbm, &claim.dram, &claim.nvme}) {
-        // A guarantee alone stood for a limit of the whole capacity.
-        if (tier->guarantee && !tier->limit) tier->limit = crds::Quantity{0, 100, true};
-        tier->guarantee.reset();
-      }
+    if (!each.fits.reason.empty()) WithholdGuarantees(fitting, &each);
+    fitting.PutInForce(each.in_force);
+  }
+}
+
+void Compiler::WithholdGuarantees(const Admission& fitting, Case* one) {
+  for (crds::PoolClaim& claim : one->in_force.Edit()->pools) {
+    crds::TenantPolicy alone = *one->accepted;
+    alone.pools = {claim};
+    if (fitting.JudgeCapacity(alone).reason.empty()) continue;
+    ++cluster_.pools[claim.pool_ref].unmet_policies;
+    for (crds::TierClaim* tier : {&claim.hbm, &claim.dram, &claim.nvme}) {
+      // A guarantee alone stood for a limit of the whole capacity.
+      if (tier->guarantee && !tier->limit) tier->limit = crds::Quantity{0, 100, true};
+      tier->guarantee.reset();
     }
-    fitting.PutInForce(*each.in_force);
   }
 }
 
@@ -183,14 +187,14 @@ bool Compiler::Judge(Case* one) {
                                                                : admission_.Judge(wanted);
   if (!one->judged.reason.empty()) return false;
   one->accepted = WithoutUnjudged(*one);
-  admission_.PutInForce(*one->accepted);
+  admission_.PutInForce(one->accepted);
   one->wanted_now = true;
   return true;
 }
 
 // What is wanted, but for claims that no grant was asked about since their pool is not there: it may come with grants
 // that refuse them. One that was accepted when its pool was there stays, exactly as it was.
-crds::TenantPolicy Compiler::WithoutUnjudged(const Case& one) const {
+SharedPolicy Compiler::WithoutUnjudged(const Case& one) const {
   crds::TenantPolicy judged = *one.object->wanted;
   judged.namespace_uid = admission_.FindNamespace(judged.ns)->uid;
   const bool same_standing = one.accepted && SameStanding(*one.accepted, judged);
@@ -199,6 +203,8 @@ crds::TenantPolicy Compiler::WithoutUnjudged(const Case& one) const {
     return !same_standing ||
            std::find(one.accepted->pools.begin(), one.accepted->pools.end(), claim) == one.accepted->pools.end();
   });
+  // Nearly always what was accepted before: whoever compares the two has nothing to compare.
+  if (one.accepted && *one.accepted == judged) return one.accepted;
   return judged;
 }
 
@@ -225,15 +231,21 @@ PolicyVerdict Compiler::Tell(const Case& one) const {
 }
 
 // Each with the one claim that is on that pool.
-std::map<std::string, std::vector<crds::TenantPolicy>> Compiler::TenantsByPool() const {
-  std::map<std::string, std::vector<crds::TenantPolicy>> tenants;
+std::map<std::string, std::vector<SharedPolicy>> Compiler::TenantsByPool() const {
+  // A pod chooses its own uid, and the doors of a node are not the namespace's to claim.
+  const auto is_foreign = [](const crds::Subject& subject) { return subject.service_account_name.empty(); };
+  std::map<std::string, std::vector<SharedPolicy>> tenants;
   for (const auto& [key, verdict] : cluster_.policies) {
     if (!verdict.in_force) continue;
+    const bool as_it_is =
+        verdict.in_force->pools.size() == 1 &&
+        std::none_of(verdict.in_force->subjects.begin(), verdict.in_force->subjects.end(), is_foreign);
     for (const crds::PoolClaim& claim : verdict.in_force->pools) {
-      crds::TenantPolicy& tenant = tenants[claim.pool_ref].emplace_back(*verdict.in_force);
-      tenant.pools = {claim};
-      // A pod chooses its own uid, and the doors of a node are not the namespace's to claim.
-      std::erase_if(tenant.subjects, [](const crds::Subject& subject) { return subject.service_account_name.empty(); });
+      SharedPolicy& tenant = tenants[claim.pool_ref].emplace_back(verdict.in_force);
+      if (as_it_is) continue;
+      crds::TenantPolicy* const own = tenant.Edit();
+      own->pools = {claim};
+      std::erase_if(own->subjects, is_foreign);
     }
   }
   return tenants;
@@ -241,7 +253,7 @@ std::map<std::string, std::vector<crds::TenantPolicy>> Compiler::TenantsByPool()
 
 void Compiler::CompileNodes() {
   const auto pools = ByAge(state_.pools, [](const PoolObject& object) { return object.pool.name; });
-  std::map<std::string, std::vector<crds::TenantPolicy>> tenants = TenantsByPool();
+  std::map<std::string, std::vector<SharedPolicy>> tenants = TenantsByPool();
   std::map<std::string, std::shared_ptr<const CompiledNode>> by_pool;
   for (const PoolObject* object : pools) {
     const std::string& name = object->pool.name;
@@ -260,7 +272,7 @@ void Compiler::CompileNodes() {
 
 // All nodes of a pool enforce the same.
 std::shared_ptr<const CompiledNode> Compiler::CompileNode(const crds::NodePool& pool,
-                                                          std::vector<crds::TenantPolicy> tenants) {
+                                                          std::vector<SharedPolicy> tenants) {
   const std::string pool_key = crds::SetKey("KVNodePool", "", pool.name);
   std::string manifest = crds::WriteNodeOfPool(pool);
   const auto known = before_.find(pool.name);
@@ -270,19 +282,19 @@ std::shared_ptr<const CompiledNode> Compiler::CompileNode(const crds::NodePool& 
   auto node = std::make_shared<CompiledNode>();
   node->pool = pool.name;
   node->set.Put(pool_key, std::move(manifest), "");
-  std::map<std::string, const crds::TenantPolicy*> written;
+  std::map<std::string, const SharedPolicy*> written;
   if (before != nullptr) {
-    for (const crds::TenantPolicy& tenant : before->tenants) written[TenantKey(tenant)] = &tenant;
+    for (const SharedPolicy& tenant : before->tenants) written[TenantKey(*tenant)] = &tenant;
   }
-  for (const crds::TenantPolicy& tenant : tenants) {
-    const std::string key = TenantKey(tenant);
+  for (const SharedPolicy& tenant : tenants) {
+    const std::string key = TenantKey(*tenant);
     if (const auto same = written.find(key); same != written.end() && *same->second == tenant) {
       node->set.Put(key, before->set.objects().at(key));
     } else {
-      node->set.Put(key, crds::WriteTenantPolicy(tenant), tenant.namespace_uid);
+      node->set.Put(key, crds::WriteTenantPolicy(*tenant), tenant->namespace_uid);
     }
   }
-  node->version = node->set.Version();
+  node->Seal();
   node->tenants = std::move(tenants);
   return node;
 }

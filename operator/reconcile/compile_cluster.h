@@ -40,10 +40,10 @@ struct EffectiveQuota {
 struct PolicyVerdict {
   std::vector<Condition> conditions;  // ResolvedRefs, Accepted, GuaranteeMet
   // What is wanted if it is accepted, else what was accepted before: to be remembered for the next time.
-  std::optional<crds::TenantPolicy> accepted;
-  std::optional<crds::TenantPolicy> in_force;  // that, without guarantees that do not fit a pool as it is now
-  size_t nodes_matched = 0;                    // nodes of the pools that are claimed by what is in force
-  std::vector<EffectiveQuota> effective;       // of what is in force, in the pools that exist
+  SharedPolicy accepted;
+  SharedPolicy in_force;                  // that, without guarantees that do not fit a pool as it is now
+  size_t nodes_matched = 0;               // nodes of the pools that are claimed by what is in force
+  std::vector<EffectiveQuota> effective;  // of what is in force, in the pools that exist
   friend bool operator==(const PolicyVerdict&, const PolicyVerdict&) = default;
 };
 
@@ -59,8 +59,14 @@ struct CompiledNode {
   std::string pool;
   // The pool and its tenants: each with the one claim that is on it, and with the subjects a cluster attests.
   crds::PolicySet set;
-  std::string version;                      // of the set
-  std::vector<crds::TenantPolicy> tenants;  // that it was made of, by namespace and name
+  // Of the set, once it is complete: every node that enforces it holds these very hashes, and not its own copy.
+  std::shared_ptr<const crds::PolicySet::Hashes> hashes = std::make_shared<const crds::PolicySet::Hashes>();
+  std::string version;
+  void Seal() {
+    hashes = std::make_shared<const crds::PolicySet::Hashes>(set.hashes());
+    version = crds::VersionOf(*hashes);
+  }
+  std::vector<SharedPolicy> tenants;  // that it was made of, by namespace and name
 };
 
 struct CompiledCluster {

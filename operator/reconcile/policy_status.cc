@@ -145,9 +145,9 @@ bool UsageDiffers(const json& object, const PolicyProgress& progress) {
   return !SaysAlready(FieldAt(object, {"status", "usage"}), UsageOf(progress));
 }
 
-std::optional<crds::TenantPolicy> InForceByStatus(const json& object) {
+SharedPolicy InForceByStatus(const json& object) {
   const json* spec = FieldAt(object, {"status", "inForce"});
-  if (spec == nullptr) return std::nullopt;
+  if (spec == nullptr) return {};
   json as_object = object;
   as_object["spec"] = *spec;
   return ReadPolicy(as_object).wanted;

@@ -31,8 +31,8 @@ nlohmann::json WholeStatus(const nlohmann::json& object, const PolicyVerdict& ve
                            int64_t wall_ms);
 bool UsageDiffers(const nlohmann::json& object, const PolicyProgress& progress);
 
-// What of a policy was in force by its status; nullopt: nothing, or nothing that can be read. Of the same object only:
+// What of a policy was in force by its status; absent: nothing, or nothing that can be read. Of the same object only:
 // the spec stands in the status of the object it was taken from.
-std::optional<crds::TenantPolicy> InForceByStatus(const nlohmann::json& object);
+SharedPolicy InForceByStatus(const nlohmann::json& object);
 
 }  // namespace kvartal::reconcile

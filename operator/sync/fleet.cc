@@ -24,6 +24,7 @@ void Fleet::SetTargets(const std::map<std::string, SharedNode>& targets) {
     Node& node = nodes_[name];
     node.name = name;
     of_pool_[target->pool].push_back(&node);
+    if (node.target != target) sets_.Know(target->version, target->hashes);
     node.target = target;
     Pump(&node);
     TellPodsOrWait(&node);
@@ -111,7 +112,7 @@ void Fleet::OnHello(StreamId stream, const std::string& attested, const v1::Hell
   }
   Node& node = nodes_[hello.node()];
   node.name = hello.node();
-  if (!node.session.Begin(hello)) return sink_.close(stream, "the version is not that of what is held");
+  if (!node.session.Begin(hello, &sets_)) return sink_.close(stream, "the version is not that of what is held");
   if (node.stream != 0) {
     streams_.erase(node.stream);
     sink_.close(node.stream, "a newer stream of this node has begun");
@@ -137,7 +138,7 @@ void Fleet::OnHello(StreamId stream, const std::string& attested, const v1::Hell
 }
 
 void Fleet::OnAnswer(StreamId stream, Node* node, const v1::Answer& answer) {
-  const auto changed = node->session.OnAnswer(answer);
+  const auto changed = node->session.OnAnswer(answer, &sets_);
   if (!changed) return sink_.close(stream, "an answer to nothing that was sent");
   ++(answer.reason().empty() && answer.refused().empty() ? counts_.acks : counts_.nacks);
   if (!answer.reason().empty())
@@ -152,7 +153,11 @@ void Fleet::OnAnswer(StreamId stream, Node* node, const v1::Answer& answer) {
 
 void Fleet::OnUsage(Node* node, const v1::Usage& usage) {
   std::map<std::string, v1::TenantUsage> now;
-  for (const v1::TenantUsage& tenant : usage.tenants()) now[tenant.tenant()] = tenant;
+  for (const v1::TenantUsage& tenant : usage.tenants()) {
+    // A daemon of a version before names everybody.
+    const bool holds = tenant.hbm_bytes() + tenant.dram_bytes() + tenant.nvme_bytes() > 0;
+    if (holds || tenant.above_limit()) now[tenant.tenant()] = tenant;
+  }
   std::set<std::string> above;  // that are now, or were, and not both
   for (const auto* side : {&now, &node->usage}) {
     for (const auto& [name, tenant] : *side) {
@@ -185,7 +190,7 @@ void Fleet::Pump(Node* node) {
     waiting_.push_back(node->name);
     return;
   }
-  node->session.OnSent(update, node->target->set.hashes(), NowMs());
+  node->session.OnSent(message, node->target->hashes, NowMs());
   ++counts_.updates;
   counts_.update_objects += static_cast<uint64_t>(update.changed_size() + update.removed_size());
   sink_.send(node->stream, message);
@@ -230,59 +235,53 @@ void Fleet::Tick() {
   }
 }
 
+template <typename Progress, typename Each>
+void Fleet::CountNodes(const std::string& pool, const std::string& key, Progress* progress, Each each) const {
+  const auto nodes = of_pool_.find(pool);
+  if (nodes == of_pool_.end()) return;
+  const reconcile::CompiledNode* asked = nullptr;  // the nodes of a pool share what they are to enforce
+  bool has = false;
+  for (const Node* node : nodes->second) {
+    if (asked != node->target.get()) {
+      asked = node->target.get();
+      has = asked->set.objects().contains(key);
+    }
+    each(*node, has);
+    if (!has) continue;
+    NodeSession::Standing standing = node->session.StandingOf(key, asked->set, asked->version);
+    switch (standing.state) {
+      case NodeSession::State::kApplied:
+        ++progress->applied;
+        break;
+      case NodeSession::State::kRefused:
+        progress->rejected.push_back({node->name, std::move(standing.reason)});
+        break;
+      case NodeSession::State::kAwaited:
+        progress->awaited.push_back(node->name);
+        break;
+    }
+  }
+}
+
 reconcile::PolicyProgress Fleet::ProgressOf(const std::string& ns, const std::string& name,
                                             const std::vector<std::string>& pools) const {
   reconcile::PolicyProgress progress;
   const std::string key = PolicyKey(ns, name), tenant = absl::StrCat(ns, "/", name);
-  for (const std::string& pool : pools) {
-    const auto nodes = of_pool_.find(pool);
-    if (nodes == of_pool_.end()) continue;
-    for (const Node* node : nodes->second) {
-      if (!node->target->set.objects().contains(key)) continue;
-      NodeSession::Standing standing = node->session.StandingOf(key, node->target->set, node->target->version);
-      switch (standing.state) {
-        case NodeSession::State::kApplied:
-          ++progress.applied;
-          break;
-        case NodeSession::State::kRefused:
-          progress.rejected.push_back({node->name, std::move(standing.reason)});
-          break;
-        case NodeSession::State::kAwaited:
-          progress.awaited.push_back(node->name);
-          break;
-      }
-      const auto usage = node->usage.find(tenant);
-      if (usage == node->usage.end()) continue;
-      progress.hbm_bytes += usage->second.hbm_bytes();
-      progress.dram_bytes += usage->second.dram_bytes();
-      progress.nvme_bytes += usage->second.nvme_bytes();
-      if (usage->second.above_limit()) progress.above_limit.push_back(node->name);
-    }
-  }
+  const auto add_use = [&](const Node& node, bool is_to_have_it) {
+    const auto usage = is_to_have_it ? node.usage.find(tenant) : node.usage.end();
+    if (usage == node.usage.end()) return;
+    progress.hbm_bytes += usage->second.hbm_bytes();
+    progress.dram_bytes += usage->second.dram_bytes();
+    progress.nvme_bytes += usage->second.nvme_bytes();
+    if (usage->second.above_limit()) progress.above_limit.push_back(node.name);
+  };
+  for (const std::string& pool : pools) CountNodes(pool, key, &progress, add_use);
   return progress;
 }
 
 reconcile::PoolProgress Fleet::ProgressOfPool(const std::string& pool) const {
   reconcile::PoolProgress progress;
-  const std::string key = PoolKey(pool);
-  const auto nodes = of_pool_.find(pool);
-  if (nodes == of_pool_.end()) return progress;
-  for (const Node* node : nodes->second) {
-    if (node->stream != 0) ++progress.connected;
-    if (!node->target->set.objects().contains(key)) continue;
-    NodeSession::Standing standing = node->session.StandingOf(key, node->target->set, node->target->version);
-    switch (standing.state) {
-      case NodeSession::State::kApplied:
-        ++progress.applied;
-        break;
-      case NodeSession::State::kRefused:
-        progress.rejected.push_back({node->name, std::move(standing.reason)});
-        break;
-      case NodeSession::State::kAwaited:
-        progress.awaited.push_back(node->name);
-        break;
-    }
-  }
+  CountNodes(pool, PoolKey(pool), &progress, [&](const Node& node, bool) { progress.connected += node.stream != 0; });
   return progress;
 }
 

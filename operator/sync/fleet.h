@@ -25,7 +25,6 @@
 namespace kvartal::sync {
 
 using StreamId = uint64_t;
-using SharedMessage = std::shared_ptr<const v1::OperatorMessage>;
 using SharedNode = std::shared_ptr<const reconcile::CompiledNode>;
 using SharedPods = std::shared_ptr<const crds::PodSet>;
 
@@ -100,6 +99,9 @@ class Fleet {
   // Behind those that wait already.
   void TellPodsOrWait(Node* node);
   SharedMessage DeltaFor(const Node& node);
+  // How far each node of the pool is with this key. `each` hears of all of them, and whether they are to have it.
+  template <typename Progress, typename Each>
+  void CountNodes(const std::string& pool, const std::string& key, Progress* progress, Each each) const;
   int64_t NowMs() const { return clock_->MonotonicNs() / kNsPerMs; }
 
   const Clock* const clock_;
@@ -113,6 +115,7 @@ class Fleet {
   std::map<std::string, SharedPods> pods_;  // by node, of those that have any
   std::deque<std::string> pods_waiting_;    // nodes that have something to be told of theirs
   std::map<std::pair<std::string, std::string>, SharedMessage> deltas_;  // by base and version
+  SharedSets sets_;
   kube::TokenBucket stream_turns_{kStreamsPerSecond, kStreamsBurst};
   kube::TokenBucket set_turns_{kWholeSetsPerSecond, kWholeSetsBurst};
   kube::TokenBucket pod_turns_{kPodsPerSecond, kPodsBurst};

@@ -16,7 +16,8 @@ inline constexpr double kWholeSetsPerSecond = 100;  // a set of four hundred pol
 inline constexpr double kWholeSetsBurst = 200;
 inline constexpr int kSmallDeltaObjects = 16;  // an edit: never waits for its turn
 inline constexpr size_t kDeltasKept = 64;      // nodes of a pool are sent the same bytes
-inline constexpr int64_t kTickMs = 100;        // whoever waits for a turn
+inline constexpr size_t kSetsSweepMin = 64;  // versions; names of sets that are gone are dropped when they may be half
+inline constexpr int64_t kTickMs = 100;      // whoever waits for a turn
 
 // --- pods
 inline constexpr int64_t kPodsIntervalMs = 1'000;  // of one node: a rollout there is a few messages

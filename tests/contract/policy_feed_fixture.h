@@ -68,7 +68,7 @@ class StreamSource : public Source {
   void PutSet(const crds::PolicySet& set) {
     auto node = std::make_shared<reconcile::CompiledNode>();
     node->set = set;
-    node->version = set.Version();
+    node->Seal();
     fleet_.SetTargets({{"n1", node}});
   }
   std::unique_ptr<PolicyFeed> NewFeed() override { return NewFeedOn(kNode, port_); }

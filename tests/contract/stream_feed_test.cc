@@ -408,6 +408,9 @@ TEST_F(StreamFeedTest, UseIsToldWhenATenantGoesAboveItsLimitAndNotForEveryByte) 
   feed_->TellUse(use(7, true));
   EXPECT_TRUE(Until([&] { return seen() != 5; }));
   EXPECT_EQ(seen(), 7u);
+  // Who is not named holds nothing any more.
+  feed_->TellUse({{.tenant = "a/other", .bytes = {0, 1, 0}, .above_limit = true}, {.tenant = "a/cache", .bytes = {}}});
+  EXPECT_TRUE(Until([&] { return seen() == 0; }));
 }
 
 }  // namespace

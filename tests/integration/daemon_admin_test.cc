@@ -17,6 +17,7 @@ namespace kvartal::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class DaemonAdminTest : public ::testing::Test {
  protected:
@@ -110,14 +111,14 @@ TEST_F(DaemonAdminTest, DoctorChecksTheBooksOfARunningDaemon) {
   EXPECT_EQ(daemon_.Ctl({"status"}).exit_code, 0);
 }
 
-std::string Scrape(const std::string& address) {
+std::string Scrape(const std::string& address, const std::string& ask = "GET /metrics") {
   const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in peer{};
   peer.sin_family = AF_INET;
   peer.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
   peer.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&peer), sizeof(peer)) != 0) return "";
-  const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
+  const std::string request = ask + " HTTP/1.0\r\n\r\n";
   if (::write(fd.get(), request.data(), request.size()) != static_cast<ssize_t>(request.size())) return "";
   std::string answer;
   char part[4096];
@@ -143,6 +144,18 @@ TEST_F(DaemonAdminTest, MetricsAnswerAndParse) {
     EXPECT_EQ(*end, '\0') << line;
   }
   EXPECT_GT(samples, 50u);
+}
+
+// LMCache 5128: what an administrator may do was served on the port of the metrics, on every interface.
+TEST_F(DaemonAdminTest, WhereMetricsAreReadNothingElseIsServed) {
+  const std::string address = daemon_.ReadyWord("metrics");
+  for (const char* ask : {"GET /", "GET /tenants", "POST /drop", "GET /kvartal.admin.v1.Admin/Status",
+                          "POST /kvartal.admin.v1.Admin/Drop", "PUT /quota/red"}) {
+    const std::string answer = Scrape(address, ask);
+    EXPECT_THAT(answer, Not(HasSubstr("200 OK"))) << ask;
+    EXPECT_THAT(answer, Not(HasSubstr("kvartal_"))) << ask;
+  }
+  EXPECT_THAT(Scrape(address), HasSubstr("200 OK")) << "it is asked at all";
 }
 
 TEST(DaemonMetrics, ATakenPortIsAWarningNotAnEnd) {

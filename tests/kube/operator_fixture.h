@@ -90,6 +90,10 @@ class OperatorFixture : public ::testing::Test {
     const KubeAnswer answer = session_->Call(method, target, body, type);
     ASSERT_TRUE(answer.error.ok()) << target << ": " << answer.error.ToString();
   }
+  bool IsGone(const std::string& name) {
+    const std::string path = kube::PathOf(kPolicyType, kube::ObjectKey{"red", name});
+    return session_->Wait([&] { return session_->Call("GET", path).error.kind == kube::ErrorKind::kNotFound; });
+  }
   // Of DRAM; `account` is its subject.
   void Apply(const std::string& name, const std::string& claim, const std::string& account) {
     Write("PATCH", absl::StrCat(kube::PathOf(kPolicyType, {"red", name}), "?fieldManager=someone&force=true"),

@@ -45,9 +45,10 @@ int TakeFreePort() {
   return 0;
 }
 
-OperatorProcess::OperatorProcess(std::string kubeconfig, std::vector<std::string> more_flags)
+OperatorProcess::OperatorProcess(std::string kubeconfig, std::vector<std::string> more_flags, int64_t lease_ms)
     : kubeconfig_(std::move(kubeconfig)),
       more_flags_(std::move(more_flags)),
+      lease_ms_(lease_ms),
       port_(TakeFreePort()),
       health_port_(TakeFreePort()) {}
 
@@ -67,7 +68,7 @@ void OperatorProcess::Start() {
                                    "--health",
                                    absl::StrCat("127.0.0.1:", health_port_),
                                    "--lease-ms",
-                                   "6000"};
+                                   std::to_string(lease_ms_)};
   argv.insert(argv.end(), more_flags_.begin(), more_flags_.end());
   std::vector<char*> words;
   for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
@@ -131,6 +132,19 @@ double OperatorProcess::Metric(const std::string& name) const {
   const std::string text = Get("/metrics"), line = absl::StrCat("\n", name, " ");
   const size_t at = text.find(line);
   return at == std::string::npos ? -1 : std::atof(text.c_str() + at + line.size());
+}
+
+double OperatorProcess::MetricSum(const std::string& name,
+                                  const std::function<bool(const std::string& labels)>& counts) const {
+  const std::string text = Get("/metrics"), begin = absl::StrCat("\n", name, "{");
+  double sum = -1;
+  for (size_t at = text.find(begin); at != std::string::npos; at = text.find(begin, at + 1)) {
+    const size_t labels = at + begin.size(), end = text.find("} ", labels);
+    if (end == std::string::npos) break;
+    if (sum < 0) sum = 0;
+    if (!counts || counts(text.substr(labels, end - labels))) sum += std::atof(text.c_str() + end + 2);
+  }
+  return sum;
 }
 
 int OperatorProcess::Health(const std::string& path) const {

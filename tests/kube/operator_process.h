@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ int TakeFreePort();
 
 class OperatorProcess {
  public:
-  explicit OperatorProcess(std::string kubeconfig, std::vector<std::string> more_flags = {});
+  // A lease shorter than a cluster's, so that tests need not wait for one to run out.
+  explicit OperatorProcess(std::string kubeconfig, std::vector<std::string> more_flags = {}, int64_t lease_ms = 6'000);
   ~OperatorProcess();
   OperatorProcess(const OperatorProcess&) = delete;
   OperatorProcess& operator=(const OperatorProcess&) = delete;
@@ -37,6 +39,8 @@ class OperatorProcess {
   std::string log() const;
   // The value of a metric without labels; -1 when it is not there.
   double Metric(const std::string& name) const;
+  // The sum of a metric over its labels, of those that `counts`; -1 when it is not there.
+  double MetricSum(const std::string& name, const std::function<bool(const std::string& labels)>& counts = {}) const;
   // HTTP status of a path of its health port.
   int Health(const std::string& path) const;
 
@@ -45,6 +49,7 @@ class OperatorProcess {
 
   const std::string kubeconfig_;
   const std::vector<std::string> more_flags_;
+  const int64_t lease_ms_;
   const ScratchDir dir_;
   const int port_, health_port_;
   pid_t pid_ = -1;

@@ -73,7 +73,7 @@ class Decider {
   KubeSession* const session_;
   std::vector<std::unique_ptr<kube::Reflector>> reflectors_;
   reconcile::ClusterReader reader_;
-  std::map<ObjectKey, crds::TenantPolicy> accepted_;
+  std::map<ObjectKey, reconcile::SharedPolicy> accepted_;
 };
 
 class ReconcileContractTest : public ::testing::Test {

@@ -179,7 +179,8 @@ absl::StatusOr<Report> RunFootprint(const Common& common, const FootprintOptions
 // One operator on a real API server, and simulated nodes: from an edit to the answer of every node.
 struct FleetOptions {
   uint32_t nodes = 5000, policies = 10000, pools = 25, edits = 50;
-  bool outage = false;  // the operator is killed and comes back
+  uint32_t api_qps = 200;  // that the operator may ask of the API server: ten times what it does by default
+  bool outage = false;     // operator and API server are killed and come back
 };
 absl::StatusOr<Report> RunFleet(const FleetOptions& options);
 

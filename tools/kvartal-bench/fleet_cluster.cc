@@ -21,6 +21,15 @@ absl::Status FleetCluster::Start() {
   return absl::OkStatus();
 }
 
+void FleetCluster::Kill() { server_.KillApiServer(); }
+
+absl::Status FleetCluster::Restart() {
+  KV_RETURN_IF_ERROR(server_.Start());
+  // The other's connections are to the one that is gone.
+  KV_ASSIGN_OR_RETURN(transport_, kube::CpprestTransport::Create(server_.admin(), loop_));
+  return absl::OkStatus();
+}
+
 void FleetCluster::Begin(const std::string& method, const std::string& target, const std::string& body,
                          const std::string& content_type, Done done) {
   struct Answer {

@@ -25,6 +25,10 @@ class FleetCluster {
   absl::StatusOr<std::string> Call(const std::string& method, const std::string& target, const std::string& body,
                                    const std::string& content_type);
   std::string kubeconfig() const { return server_.kubeconfig_path(); }
+  const testing::ScratchDir& dir() const { return server_.dir(); }
+  // The API server alone is killed; etcd, and so the cluster, goes on.
+  void Kill();
+  absl::Status Restart();
 
  private:
   using Done = std::function<void(absl::StatusOr<std::string>)>;

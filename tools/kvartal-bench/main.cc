@@ -307,7 +307,12 @@ class CommandLine {
         ->check(CLI::Range(1, 1000))
         ->capture_default_str();
     fleet->add_option("--edits", fleet_.edits)->check(CLI::Range(1, 1000))->capture_default_str();
-    fleet->add_flag("--outage", fleet_.outage, "kill the operator, and look at how nodes come back");
+    fleet->add_option("--api-qps", fleet_.api_qps, "of the operator")
+        ->check(CLI::Range(1, 10000))
+        ->capture_default_str();
+    fleet->add_flag("--outage", fleet_.outage,
+                    "kill operator and API server, and look at what a real node enforces meanwhile and how nodes come "
+                    "back. A bound that is broken is an error");
   }
 
   void AddDemo() {

@@ -125,7 +125,8 @@ TEST(ChartFilesTest, TheOperatorHasTheTimeItNeedsToStop) {
   const std::set<std::string> seconds =
       AllOf(testing::ReadFile(kChart + "templates/operator-deployment.yaml"), "terminationGracePeriodSeconds: (\\d+)");
   ASSERT_EQ(seconds.size(), 1u);
-  EXPECT_GT(std::stoi(*seconds.begin()) * 1000, sync::kStopMs + kube::kStopMs + process::kStopLeaseMs);
+  EXPECT_GT(std::stoi(*seconds.begin()) * 1000,
+            sync::kStopMs + kube::kStopMs + process::kStopEventsMs + process::kStopLeaseMs);
 }
 
 // What nobody reports is no sum that is zero.

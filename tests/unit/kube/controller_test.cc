@@ -68,6 +68,28 @@ TEST_F(ControllerTest, AFailureIsTriedAgainLaterAndASuccessForgetsIt) {
   EXPECT_EQ(controller_->stats().failed, 1u);
 }
 
+// As when a replica begins to lead: every policy is looked at, and most need nothing.
+TEST_F(ControllerTest, ManyKeysThatNeedNothingLeaveTheLoopItsTurns) {
+  size_t done = 0;
+  Controller quick(loop_.get(), &clock_, 2, [&](const std::string&, const Controller::Finish& finish) {
+    ++done;
+    finish(ReconcileResult::kDone);
+  });
+  constexpr size_t kKeys = 10 * kReconcilesPerTurn;
+  for (size_t key = 0; key < kKeys; ++key) quick.Add(std::to_string(key));
+  quick.Start();
+  size_t turns = 0, heard = 0;
+  for (; done < kKeys && turns < 100; ++turns) {
+    const size_t before = done;
+    loop_->Post([&] { ++heard; });  // a node, or an answer about the lease
+    loop_->RunOnce(0);
+    ASSERT_LE(done - before, kReconcilesPerTurn);
+  }
+  EXPECT_EQ(done, kKeys);
+  EXPECT_LE(turns, 12u);
+  EXPECT_EQ(heard, turns);
+}
+
 // What comes too soon after a failure says nothing of what failed.
 TEST_F(ControllerTest, AKeyThatIsNotDueYetHasFailedAsOftenAsBefore) {
   controller_->Start();
@@ -89,6 +111,19 @@ TEST_F(ControllerTest, AKeyThatIsNotDueYetHasFailedAsOftenAsBefore) {
   Advance(400);
   EXPECT_EQ(keys_.size(), before + 1);
   EXPECT_EQ(controller_->stats().failed, kFailures + 1u);
+}
+
+TEST_F(ControllerTest, WhoAsksUsToWaitIsLeftAloneForSoLong) {
+  controller_->Start();
+  controller_->Add("a");
+  RunDue();
+  controller_->PauseFor(5'000);
+  FinishOne(ReconcileResult::kRetry);
+  controller_->Add("b");
+  Advance(4'900);
+  EXPECT_THAT(keys_, ElementsAre("a"));
+  Advance(200);
+  EXPECT_THAT(keys_, ElementsAre("a", "b", "a"));
 }
 
 TEST_F(ControllerTest, StopWaitsForWhatRunsAndStartsNothing) {

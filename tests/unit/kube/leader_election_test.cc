@@ -62,6 +62,21 @@ TEST(LeaderElectionTest, TheFirstOneMakesTheLeaseAndLeads) {
   EXPECT_EQ(a.next.after_ms, kLeaseRetryMs);
 }
 
+// A server that asks for a pause gets it, but for the one try without which the lease would be lost.
+TEST(LeaderElectionTest, AServerThatAsksForAPauseGetsItWhileTheLeaseLasts) {
+  LeaseServer server;
+  Candidate a("a"), b("b");
+  a.Round(&server, 1000);
+  const ApiError wait_a_little{ErrorKind::kTooManyRequests, 429, "", 3'500},
+      wait_long = {ErrorKind::kTooManyRequests, 429, "", 60'000};
+  a.next = a.election.OnAnswer(wait_a_little, nullptr, 2000, kWall);
+  EXPECT_EQ(a.next.after_ms, 3'500);
+  a.next = a.election.OnAnswer(wait_long, nullptr, 2500, kWall);
+  EXPECT_EQ(2500 + a.next.after_ms, 1000 + kLeaseRenewMs - kLeaseCallMs);
+  b.next = b.election.OnAnswer(wait_long, nullptr, 2000, kWall);
+  EXPECT_EQ(b.next.after_ms, 60'000);
+}
+
 TEST(LeaderElectionTest, OfTwoOnlyOneLeadsHoweverTheirRequestsInterleave) {
   for (uint64_t order = 0; order < 64; ++order) {
     LeaseServer server;

@@ -33,6 +33,12 @@ TEST(SparseJsonTest, AnArrayIsLookedThrough) {
 }
 
 // A field that is wanted whole is of whatever size its writer likes, if it may be more than a text.
+TEST(SparseJsonTest, NamesThatNobodyKnowsBeforeAreWantedByAStar) {
+  const json wanted = {{"labels", {{"*", true}}}, {"name", true}};
+  EXPECT_EQ(ParseSparse(R"({"labels":{"a":"1","b/c":"2","more":{"x":1}},"name":"n","other":"o"})", wanted),
+            (json{{"labels", {{"a", "1"}, {"b/c", "2"}}}, {"name", "n"}}));
+}
+
 TEST(SparseJsonTest, WhatIsMoreThanOneValueIsNotKeptInThePlaceOfOne) {
   EXPECT_EQ(Kept(R"({"metadata":{"name":{"name":"x"},"uid":["y"]}})"), json::parse(R"({"metadata":{}})"));
 }

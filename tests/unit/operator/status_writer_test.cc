@@ -74,6 +74,17 @@ class StatusWriterTest : public testing::KubeLoop {
     return count;
   }
 
+  void StopWithAnEventOnItsWay() {
+    Begin(Policy());
+    Advance(2 * kStatusSettleMs);
+    transport_.Answer(200, "{}");  // its status is taken
+    RunDue();
+    ASSERT_TRUE(absl::StrContains(transport_.requests.back().target, "/events")) << transport_.requests.back().target;
+    writer_.Stop([this] { stopped_ = true; });
+    RunDue();
+  }
+
+  bool stopped_ = false;
   sync::Fleet fleet_{&clock_, {.send = [](auto, auto) {}, .close = [](auto, auto&) {}, .on_progress = [](auto&) {}}};
   ClusterWatch watch_{&client(),
                       loop_.get(),
@@ -125,6 +136,35 @@ TEST_F(StatusWriterTest, AWriteThatIsRefusedIsTriedLessAndLess) {
   EXPECT_LE(Patches(), 25u);
   EXPECT_EQ(writer_.stats().failures, Patches());
   EXPECT_GE(writer_.stats().status_writes, 5u);
+}
+
+// A server that is short of breath says for how long it wants to be left alone.
+TEST_F(StatusWriterTest, AServerThatAsksForAPauseGetsIt) {
+  Begin(Policy());
+  Advance(2 * kStatusSettleMs);
+  ASSERT_EQ(Patches(), 1u);
+  transport_.Head(transport_.last(), 429, 20'000);
+  transport_.End();
+  Advance(19'000);
+  EXPECT_EQ(Patches(), 1u);
+  Advance(2'000);
+  EXPECT_EQ(Patches(), 2u);
+}
+
+// What happened last is told before the lease is given up, and nobody waits for it for ever.
+TEST_F(StatusWriterTest, AStopWaitsForTheEventOfTheLastWrite) {
+  ASSERT_NO_FATAL_FAILURE(StopWithAnEventOnItsWay());
+  EXPECT_FALSE(stopped_);
+  transport_.Answer(200, "{}");
+  EXPECT_TRUE(stopped_);
+}
+
+TEST_F(StatusWriterTest, AStopDoesNotWaitLongForEvents) {
+  ASSERT_NO_FATAL_FAILURE(StopWithAnEventOnItsWay());
+  Advance(kStopEventsMs - 500);
+  EXPECT_FALSE(stopped_);
+  Advance(1'000);
+  EXPECT_TRUE(stopped_);
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ class ClusterReaderTest : public ::testing::Test {
   static constexpr const char* kOtherUid = "0b5e2a7e-1c1d-4d0e-9f39-7d2b7c1e6f11";
 
   kube::ObjectStore policies_, none_;
-  std::map<kube::ObjectKey, crds::TenantPolicy> accepted_;
+  std::map<kube::ObjectKey, SharedPolicy> accepted_;
   ClusterReader reader_;
 };
 

@@ -23,7 +23,7 @@ TEST_F(CompileClusterTest, ANodeGetsTheTenantsOfItsPoolAndNoOthers) {
   crds::PoolClaim elsewhere;
   elsewhere.pool_ref = "other";
   elsewhere.dram.limit = Size("1Gi");
-  state_.policies[0].wanted->pools.push_back(elsewhere);
+  state_.policies[0].wanted.Edit()->pools.push_back(elsewhere);
   EXPECT_THAT(TenantsOn("n1"), ElementsAre("b", "a"));
   EXPECT_THAT(TenantsOn("n3"), ElementsAre("a"));
   // Each with the one claim that holds there, and with the identity of its namespace.
@@ -47,7 +47,7 @@ TEST_F(CompileClusterTest, ANodeOfNoPoolEnforcesNothing) { EXPECT_FALSE(CompileC
 
 TEST_F(CompileClusterTest, AServiceAccountBelongsToTheOlderPolicy) {
   state_.policies = {Policy("red", "young", "", "1Gi", kNew), Policy("red", "elder", "", "1Gi", kOld)};
-  for (PolicyObject& object : state_.policies) object.wanted->subjects = {{"vllm", std::nullopt, ""}};
+  for (PolicyObject& object : state_.policies) object.wanted.Edit()->subjects = {{"vllm", std::nullopt, ""}};
   EXPECT_EQ(Of(VerdictOf("red", "elder"), "Accepted"), "True/Accepted");
   EXPECT_EQ(Of(VerdictOf("red", "young"), "Accepted"), "False/SubjectClaimed");
   EXPECT_THAT(MessageOf(VerdictOf("red", "young"), "Accepted"), HasSubstr("red/elder"));
@@ -62,7 +62,7 @@ TEST_F(CompileClusterTest, AGuaranteeThatNoLongerFitsIsNotAccepted) {
   EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "True/Accepted");
   EXPECT_EQ(Of(VerdictOf("red", "b"), "Accepted"), "False/NoCapacity");
   EXPECT_THAT(MessageOf(VerdictOf("red", "b"), "Accepted"), HasSubstr(std::to_string(Size("40Gi").bytes)));
-  state_.policies[1].wanted->pools[0].dram.guarantee = Size("40Gi");
+  state_.policies[1].wanted.Edit()->pools[0].dram.guarantee = Size("40Gi");
   EXPECT_EQ(Of(VerdictOf("red", "b"), "Accepted"), "True/Accepted");
 }
 
@@ -70,7 +70,7 @@ TEST_F(CompileClusterTest, AGuaranteeThatNoLongerFitsIsNotAccepted) {
 TEST_F(CompileClusterTest, AnEditOfTheOlderPolicyTakesNothingFromTheYounger) {
   state_.policies = {Policy("red", "elder", "50Gi", "", kOld), Policy("blue", "young", "50Gi", "", kNew)};
   AcceptAll();
-  state_.policies[0].wanted->pools[0].dram.guarantee = Size("51Gi");
+  state_.policies[0].wanted.Edit()->pools[0].dram.guarantee = Size("51Gi");
   const PolicyVerdict& elder = VerdictOf("red", "elder");
   EXPECT_EQ(Of(elder, "Accepted"), "False/NoCapacity");
   // And what it had stays in force.
@@ -83,7 +83,7 @@ TEST_F(CompileClusterTest, AnEditOfTheOlderPolicyTakesNothingFromTheYounger) {
 TEST_F(CompileClusterTest, WithinItsOwnGuaranteeAPolicyMayChangeInAFullPool) {
   state_.policies = {Policy("red", "a", "100Gi", "", kOld)};
   AcceptAll();
-  state_.policies[0].wanted->pools[0].dram.guarantee = Size("99Gi");
+  state_.policies[0].wanted.Edit()->pools[0].dram.guarantee = Size("99Gi");
   EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "True/Accepted");
   EXPECT_EQ(compiled_.policies.at({"red", "a"}).in_force->pools[0].dram.guarantee->bytes, Size("99Gi").bytes);
 }
@@ -92,7 +92,7 @@ TEST_F(CompileClusterTest, WhatAnEditGivesUpIsThereForTheNextInTheSameRun) {
   state_.policies = {Policy("red", "a", "100Gi", "", kOld), Policy("blue", "b", "50Gi", "", kNew)};
   AcceptAll();
   EXPECT_FALSE(state_.policies[1].accepted.has_value());
-  state_.policies[0].wanted->pools[0].dram.guarantee = Size("50Gi");
+  state_.policies[0].wanted.Edit()->pools[0].dram.guarantee = Size("50Gi");
   EXPECT_EQ(Of(VerdictOf("blue", "b"), "Accepted"), "True/Accepted");
 }
 
@@ -104,20 +104,20 @@ TEST_F(CompileClusterTest, WhatAnEditGivesUpGoesToWhoWaitsLongest) {
   AcceptAll();
   state_.policies.push_back(Policy("blue", "a", "30Gi", "", "2026-01-01T00:00:00Z"));
   state_.policies.push_back(Policy("blue", "d", "30Gi", "", "2026-04-01T00:00:00Z"));
-  state_.policies[1].wanted->pools[0].dram.guarantee = Size("30Gi");
+  state_.policies[1].wanted.Edit()->pools[0].dram.guarantee = Size("30Gi");
   EXPECT_EQ(Of(VerdictOf("blue", "a"), "Accepted"), "True/Accepted");
   EXPECT_EQ(Of(VerdictOf("blue", "d"), "Accepted"), "False/NoCapacity");
 }
 
 TEST_F(CompileClusterTest, AServiceAccountThatIsGivenUpGoesToWhoWaitsLongest) {
   state_.policies = {Policy("red", "has", "", "1Gi", "2026-02-01T00:00:00Z")};
-  state_.policies[0].wanted->subjects = {{"vllm", std::nullopt, ""}, {"other", std::nullopt, ""}};
+  state_.policies[0].wanted.Edit()->subjects = {{"vllm", std::nullopt, ""}, {"other", std::nullopt, ""}};
   AcceptAll();
   for (const auto& [name, created] : {std::pair("first", "2026-01-01T00:00:00Z"), {"last", "2026-03-01T00:00:00Z"}}) {
     state_.policies.push_back(Policy("red", name, "", "1Gi", created));
-    state_.policies.back().wanted->subjects = {{"vllm", std::nullopt, ""}};
+    state_.policies.back().wanted.Edit()->subjects = {{"vllm", std::nullopt, ""}};
   }
-  state_.policies[0].wanted->subjects = {{"other", std::nullopt, ""}};
+  state_.policies[0].wanted.Edit()->subjects = {{"other", std::nullopt, ""}};
   EXPECT_EQ(Of(VerdictOf("red", "first"), "Accepted"), "True/Accepted");
   EXPECT_EQ(Of(VerdictOf("red", "last"), "Accepted"), "False/SubjectClaimed");
 }
@@ -127,9 +127,9 @@ TEST_F(CompileClusterTest, AnEditThatAlsoAsksForMoreDoesNotGoFirst) {
   state_.policies = {Policy("red", "young", "60Gi", "", kNew)};
   AcceptAll();
   state_.policies.push_back(Policy("red", "elder", "10Gi", "", kOld));
-  state_.policies[1].wanted->subjects = {{"vllm", std::nullopt, ""}};
-  state_.policies[0].wanted->subjects = {{"vllm", std::nullopt, ""}};
-  state_.policies[0].wanted->pools[0].dram.guarantee = Size("30Gi");
+  state_.policies[1].wanted.Edit()->subjects = {{"vllm", std::nullopt, ""}};
+  state_.policies[0].wanted.Edit()->subjects = {{"vllm", std::nullopt, ""}};
+  state_.policies[0].wanted.Edit()->pools[0].dram.guarantee = Size("30Gi");
   EXPECT_EQ(Of(VerdictOf("red", "elder"), "Accepted"), "True/Accepted");
   EXPECT_EQ(Of(VerdictOf("red", "young"), "Accepted"), "False/SubjectClaimed");
 }
@@ -162,7 +162,7 @@ TEST_F(CompileClusterTest, APoolThatIsNotThereConcernsItsClaimAlone) {
   state_.policies = {Policy("red", "a", "", "1Gi", kOld)};
   crds::PoolClaim missing;
   missing.pool_ref = "gone";
-  state_.policies[0].wanted->pools.push_back(missing);
+  state_.policies[0].wanted.Edit()->pools.push_back(missing);
   EXPECT_EQ(Of(VerdictOf("red", "a"), "ResolvedRefs"), "False/NotFound");
   EXPECT_THAT(MessageOf(VerdictOf("red", "a"), "ResolvedRefs"), HasSubstr("spec.pools[1].poolRef"));
   EXPECT_THAT(TenantsOn("n1"), ElementsAre("a"));
@@ -175,7 +175,7 @@ TEST_F(CompileClusterTest, AClaimOnAPoolThatIsNotThereIsJudgedWhenThePoolComes) 
   crds::PoolClaim early;
   early.pool_ref = "late";
   early.dram.guarantee = early.dram.limit = Size("50Gi");
-  state_.policies[0].wanted->pools.push_back(early);
+  state_.policies[0].wanted.Edit()->pools.push_back(early);
   EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "True/Accepted");
   EXPECT_EQ(VerdictOf("red", "a").accepted->pools.size(), 1u);
   AcceptAll();
@@ -199,7 +199,7 @@ TEST_F(CompileClusterTest, AClaimThatWasAcceptedOutlivesAnAbsenceOfItsPoolOnlyAs
   const auto after_absence = [&](const auto& edit) {
     ClusterState before = state_;
     state_.pools.clear();
-    edit(&*state_.policies[0].wanted);
+    edit(state_.policies[0].wanted.Edit());
     AcceptAll();
     state_.pools = {pool};
     crds::Grant grant;
@@ -235,7 +235,7 @@ TEST_F(CompileClusterTest, APoolThatCannotBeReadKeepsItsNodesFromOthers) {
   state_.pools[1].pool.node_labels.clear();
   state_.pools[0].why_unreadable = "spec.later: unknown key";
   state_.policies = {Policy("red", "a", "", "1Gi", kOld)};
-  state_.policies[0].wanted->pools[0].pool_ref = "elder";
+  state_.policies[0].wanted.Edit()->pools[0].pool_ref = "elder";
   compiled_ = CompileCluster(state_);
   EXPECT_FALSE(compiled_.nodes.contains("n1")) << "it goes on with what it has";
   EXPECT_EQ(compiled_.nodes.at("n3")->pool, "young");
@@ -247,8 +247,8 @@ TEST_F(CompileClusterTest, APoolThatCannotBeReadKeepsItsNodesFromOthers) {
 TEST_F(CompileClusterTest, WhatWasAcceptedOfAnotherObjectOfThatNameDoesNotCount) {
   state_.policies = {Policy("red", "a", "50Gi", "", kOld)};
   AcceptAll();
-  state_.policies[0].uid = state_.policies[0].wanted->uid = "uid-again";
-  state_.policies[0].wanted->pools[0].dram.guarantee = Size("200Gi");
+  state_.policies[0].uid = state_.policies[0].wanted.Edit()->uid = "uid-again";
+  state_.policies[0].wanted.Edit()->pools[0].dram.guarantee = Size("200Gi");
   EXPECT_FALSE(VerdictOf("red", "a").in_force.has_value());
   EXPECT_THAT(TenantsOn("n1"), IsEmpty());
   state_.namespaces.clear();
@@ -278,25 +278,39 @@ TEST_F(CompileClusterTest, TheVersionChangesWithWhatIsEnforcedAndWithNothingElse
   state_.policies = {Policy("red", "a", "1Gi", "2Gi", kOld)};
   const std::string version = CompileCluster(state_).nodes.at("n1")->version;
   EXPECT_EQ(CompileCluster(state_).nodes.at("n2")->version, version);
-  state_.policies[0].wanted->source = "elsewhere:7";
+  state_.policies[0].wanted.Edit()->source = "elsewhere:7";
   state_.policies[0].created = kNew;
   state_.nodes.push_back({"n9", {{"pool", "p"}}});
   EXPECT_EQ(CompileCluster(state_).nodes.at("n1")->version, version);
-  state_.policies[0].wanted->ttl.dram_seconds += 1;
+  state_.policies[0].wanted.Edit()->ttl.dram_seconds += 1;
   const std::string other = CompileCluster(state_).nodes.at("n1")->version;
   EXPECT_NE(other, version);
   state_.pools[0].pool.soft_cap_percent = 60;
   EXPECT_NE(CompileCluster(state_).nodes.at("n1")->version, other);
 }
 
+// Of ten thousand policies each step of a decision would else make a copy of each.
+TEST_F(CompileClusterTest, WhatIsAcceptedIsOnePolicyInEveryPlaceAndFromDecisionToDecision) {
+  state_.policies = {Policy("red", "a", "1Gi", "2Gi", kOld)};
+  AcceptAll();
+  const CompiledCluster first = CompileCluster(state_);
+  const PolicyVerdict& told = first.policies.at({"red", "a"});
+  EXPECT_TRUE(told.accepted.SharedWith(state_.policies[0].accepted));
+  EXPECT_TRUE(told.in_force.SharedWith(told.accepted));
+  EXPECT_TRUE(first.nodes.at("n1")->tenants.at(0).SharedWith(told.accepted));
+  // Who edits one changes nobody else's.
+  state_.policies[0].accepted.Edit()->weight = 9'999;
+  EXPECT_NE(told.accepted->weight, 9'999u);
+}
+
 TEST_F(CompileClusterTest, WhatIsAsItWasIsSharedWithTheLastTime) {
   state_.pools.push_back(Pool("other", "100Gi"));
   state_.policies = {Policy("red", "a", "1Gi", "2Gi", kOld), Policy("blue", "b", "1Gi", "2Gi", kOld),
                      Policy("blue", "c", "1Gi", "2Gi", kOld)};
-  state_.policies[2].wanted->pools[0].pool_ref = "other";
+  state_.policies[2].wanted.Edit()->pools[0].pool_ref = "other";
   const CompiledCluster first = CompileCluster(state_);
   EXPECT_EQ(CompileCluster(state_, first).nodes, first.nodes) << "the very same";
-  const std::function<void()> changes[] = {[&] { state_.policies[0].wanted->ttl.dram_seconds += 1; },
+  const std::function<void()> changes[] = {[&] { state_.policies[0].wanted.Edit()->ttl.dram_seconds += 1; },
                                            [&] { state_.policies.erase(state_.policies.begin() + 1); },
                                            [&] { state_.namespaces[0].uid = "ns-made-anew"; },
                                            [&] { state_.pools[0].pool.soft_cap_percent = 60; },
@@ -323,10 +337,10 @@ TEST_F(CompileClusterTest, AnyOrderOfObjectsGivesTheSameAnswerAndItHoldsTogether
       PolicyObject object =
           Policy(random() % 2 == 0 ? "red" : "blue", "t" + std::to_string(i), std::to_string(random() % 20) + "Gi",
                  "30Gi", absl::StrCat("2026-01-0", random() % 3 + 1, "T00:00:00Z"));
-      object.wanted->subjects = {{"sa" + std::to_string(random() % 8), std::nullopt, ""}};
+      object.wanted.Edit()->subjects = {{"sa" + std::to_string(random() % 8), std::nullopt, ""}};
       if (random() % 2 == 0) {
         object.accepted = object.wanted;
-        object.wanted->pools[0].dram.guarantee = Size(std::to_string(random() % 30) + "Gi");
+        object.wanted.Edit()->pools[0].dram.guarantee = Size(std::to_string(random() % 30) + "Gi");
       }
       state_.policies.push_back(object);
     }

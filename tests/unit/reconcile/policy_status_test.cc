@@ -85,7 +85,7 @@ std::string Told(const json& applied, const std::string& type) {
 
 TEST(PolicyStatusTest, ReadyIsWhenEveryNodeEnforcesWhatIsAskedFor) {
   PolicyVerdict verdict = Verdict(true);
-  verdict.in_force.emplace();
+  verdict.in_force.Edit();
   PolicyProgress progress;
   progress.awaited = {"n1", "n2", "n3"};
   json told = *StatusToApply(Object(1), verdict, progress, kWall);
@@ -112,7 +112,7 @@ TEST(PolicyStatusTest, ReadyIsWhenEveryNodeEnforcesWhatIsAskedFor) {
 
 TEST(PolicyStatusTest, AnOlderGenerationInForceIsNotCountedAsApplied) {
   PolicyVerdict verdict = Verdict(false);
-  verdict.in_force.emplace();
+  verdict.in_force.Edit();
   PolicyProgress progress;
   progress.applied = 3;
   const json told = *StatusToApply(Object(2), verdict, progress, kWall);
@@ -133,9 +133,9 @@ TEST(PolicyStatusTest, UsageAloneIsNoWriteAndIsSeenToDiffer) {
 
 TEST(PolicyStatusTest, WhatIsInForceIsReadBackFromTheStatusWhateverTheSpecSaysNow) {
   PolicyVerdict verdict = Verdict(true);
-  verdict.accepted.emplace();
-  verdict.accepted->subjects = {{"vllm", std::nullopt, ""}};
-  verdict.accepted->weight = 7;
+  verdict.accepted.Edit();
+  verdict.accepted.Edit()->subjects = {{"vllm", std::nullopt, ""}};
+  verdict.accepted.Edit()->weight = 7;
   json object = Object(1);
   object["apiVersion"] = "kvartal.dev/v1alpha1";
   object["kind"] = "TenantKVPolicy";

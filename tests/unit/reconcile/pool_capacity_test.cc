@@ -37,7 +37,7 @@ TEST_F(PoolCapacityTest, AGuaranteeThatDoesNotFitIsMissedUntilThePoolHasRoomAgai
     AcceptAll();
   }
   // Also when what is wanted now is refused for another reason, or cannot be read.
-  state_.policies[1].wanted->subjects = {{"a", std::nullopt, ""}};
+  state_.policies[1].wanted.Edit()->subjects = {{"a", std::nullopt, ""}};
   EXPECT_EQ(Of(VerdictOf("red", "b"), "Accepted"), "False/SubjectClaimed");
   EXPECT_EQ(Of(VerdictOf("red", "b"), "GuaranteeMet"), "False/NoCapacity");
   AcceptAll();
@@ -57,7 +57,7 @@ TEST_F(PoolCapacityTest, WhatIsOwedToOneIsNotAcceptedOfAnother) {
   state_.policies.push_back(Policy("blue", "c", "10Gi", "", kOld));
   EXPECT_EQ(Of(VerdictOf("blue", "c"), "Accepted"), "False/NoCapacity");
   // Who asks for less than he has is not refused for what others are owed.
-  state_.policies[0].wanted->pools[0].dram.guarantee = Size("30Gi");
+  state_.policies[0].wanted.Edit()->pools[0].dram.guarantee = Size("30Gi");
   EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "True/Accepted");
   EXPECT_EQ(Of(VerdictOf("red", "b"), "Accepted"), "True/Accepted");
   EXPECT_EQ(Of(VerdictOf("red", "b"), "GuaranteeMet"), "");
@@ -78,7 +78,7 @@ TEST_F(PoolCapacityTest, AGuaranteeNeedsACapacityThatIsStated) {
   EXPECT_THAT(MessageOf(VerdictOf("red", "e"), "Accepted"), HasSubstr("50% do not fit: of KVNodePool p 40%"));
   EXPECT_THAT(MessageOf(VerdictOf("red", "b"), "Accepted"), HasSubstr("state spec.capacity.dram"));
   // HBM that is not stated is none.
-  state_.policies[0].wanted->pools[0].hbm.guarantee = Size("1Gi");
+  state_.policies[0].wanted.Edit()->pools[0].hbm.guarantee = Size("1Gi");
   EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "False/NoCapacity");
 }
 

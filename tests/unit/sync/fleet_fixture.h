@@ -19,7 +19,7 @@ inline SharedNode Target(const std::map<std::string, std::string>& policies, con
   auto node = std::make_shared<reconcile::CompiledNode>();
   node->pool = pool;
   for (const auto& [name, manifest] : policies) node->set.Put("TenantKVPolicy/red/" + name, manifest, "ns");
-  node->version = node->set.Version();
+  node->Seal();
   return node;
 }
 

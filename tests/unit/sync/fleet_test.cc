@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "absl/strings/str_cat.h"
 #include "tests/unit/sync/fleet_fixture.h"
 
@@ -316,6 +318,49 @@ TEST_F(FleetTest, AHerdIsToldToComeAgainAndWholeSetsAreSentAtAPace) {
   EXPECT_LE(most, static_cast<size_t>(kStreamsBurst));
   EXPECT_GT(fleet_.stats().streams_refused, 0u);
   EXPECT_LT(seconds, 15);
+}
+
+// Of five thousand nodes with four hundred policies each, copies would be half a gigabyte.
+TEST(NodeSession, NodesThatHoldTheSameShareWhatTheyHold) {
+  SharedSets sets;
+  const SharedNode first = Target({{"a", "1"}, {"b", "1"}}), next = Target({{"a", "2"}, {"b", "1"}});
+  sets.Know(next->version, next->hashes);
+  std::array<NodeSession, 3> nodes;
+  FakeNode holder{"n"};
+  holder.held = first->set;
+  holder.holds = true;
+  for (NodeSession& node : nodes) ASSERT_TRUE(node.Begin(holder.Hello().hello(), &sets));
+  EXPECT_EQ(nodes[0].held(), nodes[1].held()) << "told by two nodes, kept once";
+  const auto message = std::make_shared<v1::OperatorMessage>();
+  *message->mutable_update() = nodes[0].DeltaTo(next->set);
+  for (NodeSession& node : nodes) node.OnSent(message, next->hashes, 0);
+  const std::string key_a = "TenantKVPolicy/red/a";
+  for (size_t i = 0; i < 2; ++i) {
+    const auto changed = nodes[i].OnAnswer(FakeNode::Answer(next->version, "").answer(), &sets);
+    ASSERT_TRUE(changed);
+    EXPECT_THAT(*changed, ElementsAre(key_a));
+    EXPECT_EQ(nodes[i].held(), next->hashes);
+    EXPECT_EQ(nodes[i].version(), next->version);
+  }
+  // Who refuses a part holds something of its own, and takes nothing from the others.
+  v1::Answer answer = FakeNode::Answer(next->version, "").answer();
+  *answer.add_refused() = Refusal(key_a, next->set.objects().at(key_a).hash, "no", first->set.objects().at(key_a).hash);
+  ASSERT_TRUE(nodes[2].OnAnswer(answer, &sets));
+  EXPECT_EQ(nodes[2].version(), first->version);
+  EXPECT_EQ(nodes[0].held(), next->hashes);
+  EXPECT_EQ(nodes[0].StandingOf(key_a, next->set, next->version).state, NodeSession::State::kApplied);
+  EXPECT_EQ(nodes[2].StandingOf(key_a, next->set, next->version).state, NodeSession::State::kRefused);
+}
+
+TEST(SharedSets, WhatNobodyHoldsIsNotKept) {
+  SharedSets sets;
+  const SharedHashes kept = sets.Share("kept", {{"a", "1"}});
+  for (int i = 0; i < 10'000; ++i) {
+    const std::string version = std::to_string(i);
+    EXPECT_EQ(sets.Share(version, {{"a", version}})->at("a"), version);
+  }
+  EXPECT_LT(sets.size(), 1'000u);
+  EXPECT_EQ(sets.Share("kept", {{"a", "1"}}), kept);
 }
 
 TEST_F(FleetTest, UsageIsAddedUpAndATenantAboveItsLimitIsTold) {
