@@ -1,6 +1,5 @@
 // One real operator on a real API server, and thousands of simulated nodes.
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -8,8 +7,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "operator/kube/limits.h"
+#include "tools/kvartal-bench/bench_daemon.h"
 #include "tools/kvartal-bench/fleet_run.h"
 #include "tools/kvartal-bench/progress.h"
 #include "tools/kvartal-bench/stats.h"
@@ -29,18 +28,6 @@ double StatusMib(pid_t pid, const std::string& field) {
     if (absl::StartsWith(line, field + ":")) return std::atof(line.c_str() + field.size() + 1) / 1024;
   }
   return 0;
-}
-
-double CpuSeconds(pid_t pid) {
-  std::ifstream stat(absl::StrCat("/proc/", pid, "/stat"));
-  std::string line;
-  std::getline(stat, line);
-  // The name, in parentheses, may have blanks. After it: the state is the first word, user and system time follow.
-  const size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) return 0;
-  const std::vector<std::string> words = absl::StrSplit(line.substr(name_end + 2), ' ');
-  if (words.size() < 13) return 0;
-  return (std::atof(words[11].c_str()) + std::atof(words[12].c_str())) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
 absl::Status AllowDescriptors(uint32_t nodes) {
@@ -195,7 +182,7 @@ void FleetRun::ReportOperator() {
   const pid_t pid = operator_->pid();
   report_.Add("operator_rss_mib", StatusMib(pid, "VmRSS"));
   report_.Add("operator_rss_peak_mib", StatusMib(pid, "VmHWM"));
-  report_.Add("operator_cpu_s", CpuSeconds(pid));
+  report_.Add("operator_cpu_s", CpuSecondsOf(pid).value_or(0));
   report_.Add("decision_ms", operator_->Metric("kvartal_operator_last_decision_seconds") * 1000);
   report_.Add("api_requests", AskedSoFar().all);
 }

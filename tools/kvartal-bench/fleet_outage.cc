@@ -1,6 +1,5 @@
 // Operator and API server are killed together and started again: what nodes enforce must not notice, and their return
 // must not be a herd.
-#include "absl/strings/str_cat.h"
 #include "operator/sync/limits.h"
 #include "tools/kvartal-bench/fleet_run.h"
 #include "tools/kvartal-bench/progress.h"
@@ -35,12 +34,8 @@ absl::Status FleetRun::Outage() {
   report_.Add("enforced_most_of_limit", static_cast<double>(tenant_.most_bytes()) / FleetTenant::kLimitBytes);
   KV_ASSIGN_OR_RETURN(const std::vector<double> answers_ms, Edit(0, 5'000));
   report_.Add("edit_after_return_ms", answers_ms.back());
-  if (peak > kStreamsBound)
-    return absl::FailedPreconditionError(absl::StrCat("a herd came back: ", peak, " streams in a second, and ",
-                                                      kStreamsBound, " may: ", report_.Json()));
-  if (updates != 0)
-    return absl::FailedPreconditionError(
-        absl::StrCat("nodes that had what they are to were sent ", updates, " updates: ", report_.Json()));
+  report_.Require(peak <= kStreamsBound, "return_streams_per_s_peak");
+  report_.Require(updates == 0, "return_updates");
   return absl::OkStatus();
 }
 

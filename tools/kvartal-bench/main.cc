@@ -312,7 +312,7 @@ class CommandLine {
         ->capture_default_str();
     fleet->add_flag("--outage", fleet_.outage,
                     "kill operator and API server, and look at what a real node enforces meanwhile and how nodes come "
-                    "back. A bound that is broken is an error");
+                    "back");
   }
 
   void AddDemo() {
