@@ -133,6 +133,8 @@ TEST_F(ReconcileContractTest, PoliciesAreToldWhatBecameOfThemOnceAndNodesGetWhat
   WritePolicy("a", "60Gi");
   Decider decider(session_.get());
   ASSERT_TRUE(session_->Wait([&] { return decider.synced(); }));
+  // The first list is what the server's cache has, which may lag behind what was just written.
+  ASSERT_TRUE(CacheHas(decider, "a", [](const nlohmann::json&) { return true; }));
   EXPECT_EQ(decider.Run(), 1u);
   EXPECT_EQ(Told("a", "Accepted"), "True/Accepted");
   ASSERT_TRUE(decider.compiled.nodes.contains("n1"));
