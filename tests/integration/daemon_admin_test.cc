@@ -86,7 +86,7 @@ TEST_F(DaemonAdminTest, ReloadSaysWhatIsWrongAndKeepsThePolicy) {
   EXPECT_THAT(daemon_.Ctl({"status"}).out, HasSubstr("REFUSED"));
   WriteFile(daemon_.manifest_path(), TenantManifest("red", "uid: 1", "8Mi"));
   EXPECT_EQ(daemon_.Ctl({"reload"}).exit_code, 0);
-  EXPECT_THAT(daemon_.Ctl({"status"}).out, HasSubstr("1 tenants"));
+  EXPECT_THAT(daemon_.Ctl({"status"}).out, HasSubstr("1 tenant,"));
 }
 
 TEST_F(DaemonAdminTest, DrainIsSeenInStatusAndRepeats) {

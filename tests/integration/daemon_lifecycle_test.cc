@@ -159,7 +159,7 @@ TEST(DaemonRefuses, CheckConfigSaysWhatAStartWouldSay) {
   DaemonProcess daemon;
   const CommandResult good = RunCommand({"kvartald", "--check-config", "--config", daemon.config_path()});
   EXPECT_EQ(good.exit_code, 0) << good.err;
-  EXPECT_THAT(good.out, HasSubstr("1 tenants"));
+  EXPECT_THAT(good.out, HasSubstr("tenants: 1"));
   WriteFile(daemon.config_path(), "runDir: run\n");
   const CommandResult bad = RunCommand({"kvartald", "--check-config", "--config", daemon.config_path()});
   EXPECT_EQ(bad.exit_code, 2);
