@@ -29,6 +29,7 @@ WriteStart Movement::StartWrite(EntryId id, WriteReason reason, policy::DropCaus
   }
   const uint64_t written_bytes = slot_bytes + kNvmeHeaderBytes;
   if (!MayWrite(entry, written_bytes, reason)) {
+    if (reason == WriteReason::kWriteThrough && IsToBeWrittenThrough(entry.parent)) return WriteStart::kLater;
     state_.NoteRefusal(tenant, TierKind::kNvme, policy::Refusal::kWriteBudget, slot_bytes);
     return WriteStart::kNoRoom;
   }
@@ -87,6 +88,14 @@ bool Movement::MayWrite(const Entry& entry, uint64_t bytes, WriteReason reason) 
   const policy::ReuseHistory* const history = state_.TenantOf(entry).history();
   const policy::ReuseClasses* const classes = history == nullptr ? nullptr : &history->classes;
   return budget.Admits(now_ns, bytes, policy::WriteWorthOf(residency_.TraitsOf(entry), classes));
+}
+
+// Its turn is still to come: it waited for room or for the queue.
+bool Movement::IsToBeWrittenThrough(EntryId id) const {
+  if (!id.valid()) return false;
+  const Entry& entry = state_.index.at(id);
+  const bool in_memory_alone = entry.resident(TierKind::kDram) && !entry.resident(TierKind::kNvme);
+  return entry.state == BlockState::kCommitted && in_memory_alone && entry.times_unrecorded && !entry.pinned;
 }
 
 void Movement::WriteThrough(EntryId id) {

@@ -60,6 +60,7 @@ class Movement {
   SlotId NvmeSlotOf(EntryId id) const;
   // Is it worth what writing it takes off the life of the disk, now?
   bool MayWrite(const index::Entry& entry, uint64_t bytes, WriteReason reason) const;
+  bool IsToBeWrittenThrough(EntryId id) const;
   void WriteThroughLater(EntryId id);
   void FinishWrite(EntryId id, SlotId slot, WriteReason reason, policy::DropCause wanted_by,
                    absl::StatusOr<tier::BlockHeader> written);

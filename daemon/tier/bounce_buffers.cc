@@ -22,7 +22,6 @@ Mapping BounceBuffers::Take(uint64_t bytes) {
   }
   absl::StatusOr<Mapping> made = Mapping::Anonymous(bytes);
   KV_CHECK(made.ok());
-  (void)made->KeepFromSwap();  // as far as it goes: arenas say so where it does not
   return *std::move(made);
 }
 

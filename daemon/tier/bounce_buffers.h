@@ -13,8 +13,9 @@ namespace kvartal::tier {
 
 class BounceBuffers {
  public:
-  // At least that long, and of any content.
+  // At least that long.
   Mapping Take(uint64_t bytes);
+  // Nobody's block is in it in the clear any more.
   void Give(Mapping buffer);
 
  private:

@@ -117,7 +117,7 @@ void NvmeDisk::Recycle(TransferPtr transfer) {
   transfer->read_done = nullptr;
   transfer->payload = {};
   transfer->cipher = nullptr;
-  bounce_.Give(std::move(transfer->landing));
+  transfer->landing = Mapping();  // it is still here when the read failed, with a part of a block in it, maybe
   bounce_.Give(std::move(transfer->encrypted));
   if (spare_.size() < kSpareTransfersMax) spare_.push_back(std::move(transfer));
 }
@@ -236,20 +236,15 @@ void NvmeDisk::OnRead(const TransferPtr& transfer, const absl::Status& status) {
 
 void NvmeDisk::Copy(SlotId from, const std::shared_ptr<NvmeDisk>& target, SlotId to, const BlockIdentity& identity,
                     int64_t first_commit_ms, int64_t last_access_ms, WriteDone done) {
-  const auto buffer = std::make_shared<Mapping>(bounce_.Take(identity.payload_bytes));
+  const auto buffer = std::make_shared<Mapping>(NewPages(identity.payload_bytes));
   const std::span<std::byte> payload(buffer->data(), identity.payload_bytes);
   const auto told = std::make_shared<WriteDone>(std::move(done));
   const absl::Status no_room = absl::ResourceExhaustedError("the disk queue is full");
-  const bool queued = Read(from, identity, payload, device::IoClass::kDemotion,
-                           [=, self = shared_from_this()](const absl::Status& read) {
-                             if (!read.ok()) return (*told)(read);
-                             const auto on_written = [self, buffer, told](absl::StatusOr<BlockHeader> written) {
-                               self->bounce_.Give(std::move(*buffer));
-                               (*told)(std::move(written));
-                             };
-                             if (!target->Write(to, identity, first_commit_ms, last_access_ms, payload, on_written))
-                               (*told)(no_room);
-                           });
+  const bool queued = Read(from, identity, payload, device::IoClass::kDemotion, [=](const absl::Status& read) {
+    if (!read.ok()) return (*told)(read);
+    const auto on_written = [buffer, told](absl::StatusOr<BlockHeader> written) { (*told)(std::move(written)); };
+    if (!target->Write(to, identity, first_commit_ms, last_access_ms, payload, on_written)) (*told)(no_room);
+  });
   if (!queued) (*told)(no_room);
 }
 

@@ -42,12 +42,10 @@ absl::Status NvmeTransfer::Land(device::BlockIo* io) {
 absl::Status NvmeTransfer::Verify() {
   absl::Status result = Check();
   const std::span<std::byte> arrived = Arrived();
-  // What came instead is nobody's, and the slot may be mapped.
-  if (!result.ok()) std::fill(arrived.begin(), arrived.end(), std::byte{0});
-  if (landing.data() != nullptr) {
-    if (result.ok()) std::copy(arrived.begin(), arrived.end(), payload.begin());
-    bounce->Give(std::move(landing));
-  }
+  if (landing.data() != nullptr && result.ok()) std::copy(arrived.begin(), arrived.end(), payload.begin());
+  // What came instead is nobody's, and the slot may be mapped. In memory that is kept no block outlives its tenant.
+  if (landing.data() != nullptr || !result.ok()) std::fill(arrived.begin(), arrived.end(), std::byte{0});
+  bounce->Give(std::move(landing));
   return result;
 }
 

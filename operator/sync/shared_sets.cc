@@ -6,7 +6,10 @@ namespace kvartal::sync {
 
 SharedHashes SharedSets::Share(const std::string& version, crds::PolicySet::Hashes hashes) {
   if (const auto known = known_.find(version); known != known_.end()) {
-    if (SharedHashes same = known->second.lock()) return same;
+    // A node says both: one that lies about its own shares nothing with others.
+    if (const SharedHashes same = known->second.lock()) {
+      return *same == hashes ? same : std::make_shared<const crds::PolicySet::Hashes>(std::move(hashes));
+    }
   }
   const auto made = std::make_shared<const crds::PolicySet::Hashes>(std::move(hashes));
   Know(version, made);

@@ -145,8 +145,8 @@ class CPUWorker:
     def _nothing(self, *args, **kwargs):
         """Of a model that is not there."""
 
-    reload_weights = start_weight_update = start_draft_weight_update = update_weights = load_model = apply_model = \
-        sleep = _nothing
+    reload_weights = reset_weights = start_weight_update = start_draft_weight_update = update_weights = load_model = \
+        apply_model = sleep = _nothing
 
 
 def install():

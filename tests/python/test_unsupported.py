@@ -131,13 +131,15 @@ def test_vllm_asks_for_the_class_more_than_once(monkeypatch):
         package.Kvartal
 
 
+@pytest.mark.parametrize('config', ['config', SimpleNamespace(enable_storage_metrics=True, tp_rank=0),
+                                    SimpleNamespace(enable_storage_metrics=True)])
 @pytest.mark.parametrize('version', ['0.5.17', '0.5.23'])
-def test_an_engine_of_sglang_runs_uncached(monkeypatch, caplog, version):
+def test_an_engine_of_sglang_runs_uncached(monkeypatch, caplog, version, config):
     results = SimpleNamespace(empty=lambda: 'nothing')
     found = provide(monkeypatch, {'sglang': {'__version__': version}, 'sglang.srt.mem_cache.hicache_storage': {
         'HiCacheStorage': HiCacheStorage, 'PoolTransferResult': results}}).KvartalHiCache
     assert issubclass(found, HiCacheStorage)
-    backend = found('config', {})
+    backend = found(config, {})
     backend.register_mem_pool_host('pool')
     (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert line.startswith('Kvartal: this engine runs uncached: ') and '0.5.23' in line

@@ -249,8 +249,9 @@ def test_a_planted_bug_is_found(weather, monkeypatch, bug):
     with monkeypatch.context() as planted:
         for owner, name, changed in BUGS[bug]:
             planted.setattr(owner, name, changed(getattr(owner, name)))
+        storm = weather(seed_of_today())
         with pytest.raises(AssertionError):
-            weather(seed_of_today()).blow()
+            storm.blow()
 
 
 def test_what_vllm_reads_of_the_class():

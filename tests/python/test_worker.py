@@ -212,6 +212,23 @@ def test_a_copy_comes_after_what_the_engine_has_queued(engine, monkeypatch):
     assert happened == ['fence', 'read', 'fence', 'write']
 
 
+def test_a_fence_that_fails_ends_its_jobs_as_failed(engine, monkeypatch):
+    engine.fill(1, 1)
+    engine.wait(engine.store(chain(1), [1]))
+
+    def broken(_pages):
+        raise RuntimeError('no stream')
+
+    with engine.client.lookup(NAMESPACE, chain(1), deadline_ms=PATIENT_MS) as lease:
+        with monkeypatch.context() as patched:
+            patched.setattr(HostPages, 'fence', broken)
+            load = engine.load(lease.id, 0, [2])
+            assert engine.wait(load)[2:] == ({2}, {load})
+            store = engine.store(chain(2), [1, 3])
+            assert engine.wait(store)[3] == {store}
+        assert engine.wait(engine.load(lease.id, 0, [2]))[2] == set() and engine.holds(2, 1)
+
+
 def test_after_a_change_of_the_weights_no_load_is_good_and_nothing_is_stored(engine, daemon):
     engine.fill(1, 1)
     engine.wait(engine.store(chain(1), [1]))

@@ -1,8 +1,8 @@
 // One run of the fleet benchmark, from an empty cluster: filled, nodes connected, policies edited, and with --outage
 // everything but the nodes killed and started again.
 // Confined to RunFleet.
-// Invariant: what is reported of the operator is of the process that runs at the end; what was asked of the API server
-// is told apart by who wants it: the Lease, and everything else.
+// Invariant: what is reported of the operator is of the process before an outage, of `return_*` of its successor; what
+// was asked of the API server is told apart by who wants it: the Lease, and everything else.
 #pragma once
 
 #include <memory>

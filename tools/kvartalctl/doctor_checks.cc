@@ -99,10 +99,8 @@ Finding CheckDescriptors(uint64_t hard_limit) {
 
 Finding CheckLockedMemory(uint64_t limit) {
   const std::string shown = limit == UINT64_MAX ? "unlimited" : HumanBytes(limit);
-  return {
-      Level::kOk, "locked memory",
-      absl::StrCat(shown, "; the daemon locks its keys for NVMe and, where that is enough for all of it, the cache"),
-      ""};
+  return {Level::kOk, "locked memory",
+          absl::StrCat(shown, "; the daemon locks its keys for NVMe and, where there is no limit, the cache"), ""};
 }
 
 Finding CheckIoUring() {

@@ -352,6 +352,15 @@ TEST(NodeSession, NodesThatHoldTheSameShareWhatTheyHold) {
   EXPECT_EQ(nodes[2].StandingOf(key_a, next->set, next->version).state, NodeSession::State::kRefused);
 }
 
+TEST(SharedSets, WhoLiesAboutItsVersionSharesNothing) {
+  SharedSets sets;
+  const SharedHashes honest = sets.Share("version", {{"a", "1"}});
+  const SharedHashes liar = sets.Share("version", {{"b", "1"}});
+  EXPECT_EQ(liar->count("b"), 1u);
+  EXPECT_EQ(honest->count("b"), 0u);
+  EXPECT_EQ(sets.Share("version", {{"a", "1"}}), honest);
+}
+
 TEST(SharedSets, WhatNobodyHoldsIsNotKept) {
   SharedSets sets;
   const SharedHashes kept = sets.Share("kept", {{"a", "1"}});

@@ -40,8 +40,9 @@ class Counts:
     @classmethod
     def of_rank(cls, config: Any) -> Counts:
         """For a rank with that configuration of SGLang's storage."""
-        shown = getattr(config, 'enable_storage_metrics', False)
-        return cls({'tp_rank': config.tp_rank, 'dp_rank': config.dp_rank} if shown else None)
+        if not getattr(config, 'enable_storage_metrics', False):
+            return cls()
+        return cls({'tp_rank': config.tp_rank, 'dp_rank': getattr(config, 'dp_rank', 0)})  # older versions have no dp
 
     def add(self, name: str, value: float) -> None:
         """To one of COUNTERS."""

@@ -71,7 +71,10 @@ class _Unsupported(Uncached):
     _reason = ''
 
     def __init__(self, storage_config: Any, *_: Any, **__: Any):
-        self._counts = Counts.of_rank(storage_config)
+        try:
+            self._counts = Counts.of_rank(storage_config)
+        except Exception:  # a version whose configuration is another: an engine without a counter serves all the same
+            self._counts = Counts()
         self._counts.add('uncached', 1)
         log.warning('Kvartal: this engine runs uncached: %s', self._reason)
 

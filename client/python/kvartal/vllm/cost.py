@@ -11,7 +11,9 @@ import math
 UNMEASURED_TOKENS = 256  # before there is a measure: what a fast engine needs
 MAX_TOKENS = 4096  # longer hits are always loaded: a measure that went wrong has to be found out
 MEASURED_STEP_TOKENS = 128  # a step that computes fewer is not bound by computing
-TRY_EVERY = 32  # requests: one of them loads what the measure finds too short, to see whether that is still so
+TRY_AFTER = 32  # requests without a load: then whatever is found is loaded, to see how that is now
+SLOWEST = 4  # times what was to be expected: so much does one load count at most
+SHORTEST_S = 0.001  # to be expected of a load, or the first ones would bound all others
 _KEEP = 0.9  # of the older samples' weight at each new one
 
 
@@ -23,10 +25,14 @@ class LoadCost:
         # Of loads: weight, and weighted sums of blocks, seconds, blocks squared, blocks times seconds.
         self._w = self._b = self._s = self._bb = self._bs = 0.0
         self._step_tokens = self._step_s = 0.0
-        self._asked = 0
+        self._asked = 0  # since the last load
 
     def loaded(self, blocks: int, seconds: float) -> None:
         """A load ended well."""
+        self._asked = 0
+        if self._w:
+            fixed_s, block_s = self._load_s()
+            seconds = min(seconds, SLOWEST * max(fixed_s + blocks * block_s, SHORTEST_S))
         for name, value in (('_w', 1.0), ('_b', blocks), ('_s', seconds), ('_bb', blocks * blocks),
                             ('_bs', blocks * seconds)):
             setattr(self, name, getattr(self, name) * _KEEP + value)
@@ -39,6 +45,9 @@ class LoadCost:
 
     def min_tokens(self) -> int:
         """For the next request: the shortest hit that is worth its load, a multiple of a block."""
+        self._asked += 1
+        if self._asked > TRY_AFTER:
+            return self._block_tokens
         if not self._w or not self._step_tokens:
             return UNMEASURED_TOKENS
         fixed_s, block_s = self._load_s()
@@ -46,8 +55,7 @@ class LoadCost:
         tokens = MAX_TOKENS
         if saved_s > 0:
             tokens = min(MAX_TOKENS, max(1, math.ceil(fixed_s / saved_s)) * self._block_tokens)
-        self._asked += 1
-        return min(tokens, UNMEASURED_TOKENS) if self._asked % TRY_EVERY == 0 else tokens
+        return tokens
 
     def _load_s(self) -> tuple[float, float]:
         """Seconds of a load: fixed, and for each block. When all were of one length they are taken as fixed, which is

@@ -138,7 +138,8 @@ class SchedulerSide:
             return 0, False
         first = computed_tokens // self._block_tokens
         blocks = min(request.lease.matched - first, self._max_loading)
-        if blocks * self._block_tokens < request.min_tokens:
+        # More than may be loaded at once is no hit's minimum.
+        if blocks < min(-(-request.min_tokens // self._block_tokens), self._max_loading):
             request.let_go()
             return 0, False
         if self._loading > 0 and self._loading + blocks > self._max_loading:

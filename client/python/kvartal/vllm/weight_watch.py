@@ -14,8 +14,8 @@ from kvartal.declined import Declined
 
 # Of vLLM's worker, each before the first byte is changed. `apply_model` hands the model to whatever it is given, and
 # what `sleep` lets go comes back as something else.
-_METHODS = ('reload_weights', 'start_weight_update', 'start_draft_weight_update', 'update_weights', 'load_model',
-            'apply_model', 'sleep')
+_METHODS = ('reload_weights', 'reset_weights', 'start_weight_update', 'start_draft_weight_update', 'update_weights',
+            'load_model', 'apply_model', 'sleep')
 
 
 class Watcher(Protocol):

@@ -73,24 +73,35 @@ class WorkerSide:
     def submit(self, plan: StepPlan) -> None:
         """Begins this step's loads, fails those that are not wanted any more, and notes which finished requests wait
         for their stores. What the engine has queued so far may still read the blocks that are loaded into."""
-        if plan.loads:
-            self._pages.fence()
+        fenced = not plan.loads or self._fence()
         until = self._now() + self._options.load_deadline_ms / 1000
         with self._changed:
             self._loads.extend((job, plan.group, until) for job in plan.loads)
             self._live.update(job.job for job in plan.loads)
             self._failing.update(self._live.union(job.job for job, _ in self._landed).intersection(plan.fail))
+            if not fenced:
+                self._failing.update(job.job for job in plan.loads)
             self._awaited.update(plan.awaited)
             self._changed.notify_all()
 
     def submit_stores(self, plan: StepPlan) -> None:
         """Begins this step's stores. The forward that computes their pages is queued, on a CPU it has ended."""
-        if plan.stores:
-            self._pages.fence()
+        fenced = not plan.stores or self._fence()
         with self._changed:
             self._stores.extend((job, plan.group) for job in plan.stores)
             self._live.update(job.job for job in plan.stores)
+            if not fenced:
+                self._cancelled.update(job.job for job in plan.stores)
             self._changed.notify_all()
+
+    def _fence(self) -> bool:
+        """False: it failed, and the pages may not be touched. The jobs end all the same, as failed."""
+        try:
+            self._pages.fence()
+            return True
+        except Exception:
+            log.exception('Kvartal: copies cannot be ordered behind the engine; this step has none')
+            return False
 
     def flush(self, jobs: list[int]) -> None:
         """Ends those stores, or gives them up: their pages are about to be written."""
