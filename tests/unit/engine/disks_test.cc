@@ -232,9 +232,10 @@ TEST_F(DisksTest, NobodyWaitsForDemotionsToADiskThatHangs) {
   StoreHeads("a/p", ns, 1, 64);
   files_[1]->Hold();
   bool answered = true;
+  std::optional<ReservationId> granted;  // the last answer comes after the loop
   for (uint64_t next = 1000; answered && next < 1100; ++next) {
     answered = false;
-    std::optional<ReservationId> granted;
+    granted.reset();
     const std::vector<BlockKey> keys = Chain(next, 1);
     engine_->Reserve({.group = kGroup, .ns = ns, .keys = keys}, [&](const std::vector<ReservedBlock>& blocks) {
       answered = true;
