@@ -10,8 +10,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   add_compile_options(-Wthread-safety)
 endif()
 if(KVARTAL_SANITIZE)
-  # Above -O1 g++ takes almost three times as long over what the sanitizers add. A finding ends the process. What Debian's
-  # libraries made is of no type that vptr knows.
+  # Above -O1 g++ takes almost three times as long over what the sanitizers add. A finding ends the process. What
+  # Debian's libraries made is of no type that vptr knows.
   add_compile_options(-fsanitize=${KVARTAL_SANITIZE} -O1 -fno-sanitize-recover=all -fno-sanitize=vptr)
   add_link_options(-fsanitize=${KVARTAL_SANITIZE})
 endif()
