@@ -203,8 +203,8 @@ def test_weights_that_were_changed_under_it_end_its_caching(engine, bags, caplog
 
 
 def test_weights_that_are_changed_in_place_end_its_caching_for_good(engine, updater, monkeypatch, caplog):
-    from kvartal.sglang import weight_watch
-    monkeypatch.setattr(weight_watch, '_changed', False)  # and again when this test is over
+    from kvartal import weights_change
+    monkeypatch.setattr(weights_change, '_changed', False)  # and again when this test is over
     one, other = engine(), engine()
     assert one.store(keys(1)) == [True]
     updater()

@@ -19,7 +19,8 @@ import vllm_steps  # noqa: E402
 from vllm_steps import BLOCK, LAYERS, Request, page_of  # noqa: E402
 
 import kvartal  # noqa: E402
-from kvartal.vllm import KvartalConnector, identity, weight_watch  # noqa: E402
+from kvartal import weights_change  # noqa: E402
+from kvartal.vllm import KvartalConnector, identity  # noqa: E402
 from kvartal.vllm import connector as shell  # noqa: E402
 from kvartal.vllm.pages import HostPages  # noqa: E402
 from kvartal.vllm.scheduler import SchedulerSide  # noqa: E402
@@ -171,7 +172,7 @@ def test_a_storm_ends_quietly_and_no_page_holds_anothers_bytes(weather, ranks):
 
 
 def test_weights_that_are_changed_amid_it_end_the_caching(weather, monkeypatch, caplog):
-    monkeypatch.setattr(weight_watch, '_changed', False)
+    monkeypatch.setattr(weights_change, '_changed', False)
     storm = weather(seed_of_today(), 2)
     storm.run(200)
     storm.calm()

@@ -4,6 +4,7 @@ from types import ModuleType
 
 import pytest
 
+from kvartal import weights_change
 from kvartal.declined import Declined
 from kvartal.vllm import weight_watch
 
@@ -35,7 +36,7 @@ class Watcher:
 @pytest.fixture
 def worker(monkeypatch):
     """A worker's class of its own, importable as stand_in.Worker."""
-    monkeypatch.setattr(weight_watch, '_changed', False)
+    monkeypatch.setattr(weights_change, '_changed', False)
     module = ModuleType('stand_in')
     module.Worker = type('Worker', (Base,), {'said': []})
     monkeypatch.setitem(sys.modules, 'stand_in', module)
