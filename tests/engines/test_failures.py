@@ -58,6 +58,17 @@ def hit(engine, prompt):
     raise AssertionError(f'the cache is not found again: {engine.log()[-3000:]}')
 
 
+def cached(world, prompts):
+    """A daemon that has the first of them, and an engine that has none: what all of them give without the cache."""
+    daemon, engine = world
+    if daemon.process is None:
+        daemon.start()
+    cold = cold_together(engine, prompts)
+    hit(engine, prompts[0])
+    engine.forget()
+    return cold
+
+
 def test_without_a_daemon_the_engine_serves(world, prompts):
     _, engine = world
     assert same_tokens(engine.one(prompts[0]), engine.cold(prompts[0]))
@@ -73,11 +84,7 @@ def test_a_daemon_that_appears_is_used(world, prompts):
 @pytest.mark.parametrize('step', STEPS)
 def test_killed_right_before(world, prompts, step):
     daemon, engine = world
-    if daemon.process is None:
-        daemon.start()
-    cold, cold_s = cold_together(engine, prompts[:3])
-    hit(engine, prompts[0])
-    engine.forget()
+    cold, cold_s = cached(world, prompts[:3])
     engine.kill_at(step, daemon.process.pid)
     answers_in_time(engine, prompts[:3], cold, cold_s)
     assert daemon.process.wait(10) == -9, 'the step was not taken'
@@ -90,11 +97,7 @@ def test_killed_right_before(world, prompts, step):
 @pytest.mark.parametrize('step', ['kvartal.client.Client.close_namespace', 'kvartal.client.Slots.abort'])
 def test_killed_right_before_what_an_engine_does_seldom(world, prompts, step):
     daemon, engine = world
-    if daemon.process is None:
-        daemon.start()
-    cold, cold_s = cold_together(engine, prompts[:2])
-    hit(engine, prompts[0])
-    engine.forget()
+    cold, cold_s = cached(world, prompts[:2])
     pid = daemon.process.pid
     if step.endswith('abort'):
         engine.answer_at('kvartal.vllm.worker.WorkerSide._begin_reading', False)  # as after a preemption

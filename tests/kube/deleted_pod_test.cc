@@ -31,7 +31,7 @@ TEST_F(DeletedPodTest, ItsSessionEndsItsTokenIsRefusedAndNobodyElsesIs) {
   // A pod that ends before a node was told of it was never there for it.
   ASSERT_TRUE(session_->Wait([&] { return PodsKnown() == 2; })) << operators_[0]->log();
   Pass(2'000);
-  DeletePod("chat-0");
+  DeletePod("red", "chat-0");
   ASSERT_TRUE(session_->Wait([&] { return AttachBy(goes) == KV_DENIED; })) << daemons_[0]->log();
   EXPECT_EQ(AttachBy(stays), KV_OK);
   EXPECT_TRUE(session_->Wait([&] { return Sessions() == 1; }));
@@ -42,7 +42,7 @@ TEST_F(DeletedPodTest, ItsSessionEndsItsTokenIsRefusedAndNobodyElsesIs) {
   // Who is not there to tell keeps nobody out, and what he missed he tells when he is back.
   operators_[0]->Kill();
   const std::string young = MakePod("chat-2");
-  DeletePod("chat-1");
+  DeletePod("red", "chat-1");
   Client of_young;
   EXPECT_EQ(AttachBy(young, &of_young), KV_OK) << of_young.error();
   EXPECT_EQ(AttachBy(stays), KV_OK) << "nobody has told yet";
@@ -77,7 +77,7 @@ TEST_F(DeletedPodTest, AnOperatorThatMayNotListPodsGoesOnWithoutAndSaysSoOnce) {
   // dynamo 14732: a finalizer that waited for a cache which was never filled. Ours waits for nodes alone.
   Write("DELETE", kube::PathOf(kPolicyType, kube::ObjectKey{"red", "b"}), "");
   EXPECT_TRUE(IsGone("b")) << Get("b").dump(1);
-  DeletePod("chat-0");
+  DeletePod("red", "chat-0");
   Pass(5'000);
   EXPECT_EQ(AttachBy(token), KV_OK) << "as if nobody had ever told of pods";
   const std::string log = operators_[0]->log(), said = "pods may not be listed";

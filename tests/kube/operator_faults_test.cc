@@ -10,18 +10,8 @@ class OperatorFaultsTest : public OperatorFixture {
  protected:
   // A token of the operator's account that counts as long as this pod is there, in the file that operators read.
   void GiveTokenOfPod(const std::string& pod) {
-    Write("POST", "/api/v1/namespaces/default/pods",
-          absl::StrCat("{apiVersion: v1, kind: Pod, metadata: {name: ", pod,
-                       "}, spec: {serviceAccountName: kvartal-operator, containers: [{name: c, image: none}]}}"));
-    const KubeAnswer made = session_->Call("GET", "/api/v1/namespaces/default/pods/" + pod);
-    const KubeAnswer token = session_->Call(
-        "POST", "/api/v1/namespaces/default/serviceaccounts/kvartal-operator/token",
-        absl::StrCat("{apiVersion: authentication.k8s.io/v1, kind: TokenRequest, spec: {expirationSeconds: 3600, ",
-                     "boundObjectRef: {kind: Pod, apiVersion: v1, name: ", pod,
-                     ", uid: ", kube::TextAt(made.body, {"metadata", "uid"}), "}}}"),
-        kYaml);
-    ASSERT_TRUE(token.error.ok()) << token.error.ToString();
-    WriteFile(server_.dir().File("operator.token"), kube::TextAt(token.body, {"status", "token"}));
+    WriteFile(server_.dir().File("operator.token"),
+              TokenOfNewPod("default", pod, "kvartal-operator", "", "expirationSeconds: 3600, "));
     WriteFile(
         server_.dir().File("by-file.kubeconfig"),
         absl::StrCat("apiVersion: v1\nkind: Config\ncurrent-context: test\n",
@@ -29,9 +19,6 @@ class OperatorFaultsTest : public OperatorFixture {
                      "clusters: [{name: test, cluster: {server: '", server_.server(), "', certificate-authority: '",
                      server_.ca_path(), "'}}]\n", "users: [{name: operator, user: {tokenFile: '",
                      server_.dir().File("operator.token"), "'}}]\n"));
-  }
-  void DeletePodOfToken(const std::string& pod) {
-    Write("DELETE", absl::StrCat("/api/v1/namespaces/default/pods/", pod, "?gracePeriodSeconds=0"), "");
   }
 };
 
@@ -142,13 +129,13 @@ TEST_F(OperatorFaultsTest, ATokenThatCountsNoMoreIsExchangedAndWithoutANewOneNob
   EXPECT_EQ(refused(), 0);
   // The new one is there when the old one ends, and was not read yet: the 401 has it read, and nothing is lost.
   ASSERT_NO_FATAL_FAILURE(GiveTokenOfPod("op-1"));
-  DeletePodOfToken("op-0");
+  DeletePod("default", "op-0");
   ASSERT_TRUE(session_->Wait([&] { return refused() > 0; })) << by_file.log();
   Apply("a", "limit: 16Mi", "vllm");
   EXPECT_TRUE(session_->Wait([&] { return Told(Get("a"), "Accepted") == "True/Accepted"; })) << Get("a").dump(1);
   EXPECT_EQ(by_file.log().find("is lost"), std::string::npos) << by_file.log();
   // There is no new one: it cannot renew its lease, and ends before another may lead.
-  DeletePodOfToken("op-1");
+  DeletePod("default", "op-1");
   EXPECT_EQ(by_file.WaitForEnd(), 1) << by_file.log();
   EXPECT_NE(by_file.log().find("is lost"), std::string::npos) << by_file.log();
 }

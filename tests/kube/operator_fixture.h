@@ -90,6 +90,30 @@ class OperatorFixture : public ::testing::Test {
     const KubeAnswer answer = session_->Call(method, target, body, type);
     ASSERT_TRUE(answer.error.ok()) << target << ": " << answer.error.ToString();
   }
+  // A pod that no kubelet runs, and a token of its account that is bound to it. `spec` and `request`: what else the two
+  // say.
+  std::string TokenOfNewPod(const std::string& ns, const std::string& pod, const std::string& account,
+                            const std::string& spec, const std::string& request) {
+    const std::string path = absl::StrCat("/api/v1/namespaces/", ns);
+    const KubeAnswer made = session_->Call(
+        "POST", path + "/pods",
+        absl::StrCat("{apiVersion: v1, kind: Pod, metadata: {name: ", pod, "}, spec: {serviceAccountName: ", account,
+                     spec, ", containers: [{name: c, image: none}]}}"),
+        kYaml);
+    EXPECT_TRUE(made.error.ok()) << made.error.ToString();
+    const KubeAnswer token =
+        session_->Call("POST", absl::StrCat(path, "/serviceaccounts/", account, "/token"),
+                       absl::StrCat("{apiVersion: authentication.k8s.io/v1, kind: TokenRequest, spec: {", request,
+                                    "boundObjectRef: {kind: Pod, apiVersion: v1, name: ", pod,
+                                    ", uid: ", kube::TextAt(made.body, {"metadata", "uid"}), "}}}"),
+                       kYaml);
+    EXPECT_TRUE(token.error.ok()) << token.error.ToString();
+    return kube::TextAt(token.body, {"status", "token"});
+  }
+  // As when a node has no kubelet that would have to stop it first.
+  void DeletePod(const std::string& ns, const std::string& pod) {
+    Write("DELETE", absl::StrCat("/api/v1/namespaces/", ns, "/pods/", pod, "?gracePeriodSeconds=0"), "");
+  }
   bool IsGone(const std::string& name) {
     const std::string path = kube::PathOf(kPolicyType, kube::ObjectKey{"red", name});
     return session_->Wait([&] { return session_->Call("GET", path).error.kind == kube::ErrorKind::kNotFound; });

@@ -26,24 +26,7 @@ class PodFixture : public OperatorFixture {
   }
   // Its token, of n0.
   std::string MakePod(const std::string& name) {
-    const KubeAnswer pod = session_->Call(
-        "POST", "/api/v1/namespaces/red/pods",
-        absl::StrCat("{apiVersion: v1, kind: Pod, metadata: {name: ", name,
-                     "}, spec: {serviceAccountName: vllm, nodeName: n0, containers: [{name: c, image: none}]}}"),
-        kYaml);
-    EXPECT_TRUE(pod.error.ok()) << pod.error.ToString();
-    const KubeAnswer token = session_->Call(
-        "POST", "/api/v1/namespaces/red/serviceaccounts/vllm/token",
-        absl::StrCat("{apiVersion: authentication.k8s.io/v1, kind: TokenRequest, spec: {audiences: [kvartal], ",
-                     "expirationSeconds: 600, boundObjectRef: {kind: Pod, apiVersion: v1, name: ", name,
-                     ", uid: ", kube::TextAt(pod.body, {"metadata", "uid"}), "}}}"),
-        kYaml);
-    EXPECT_TRUE(token.error.ok()) << token.error.ToString();
-    return kube::TextAt(token.body, {"status", "token"});
-  }
-  // As when a node has no kubelet that would have to stop it first.
-  void DeletePod(const std::string& name) {
-    Write("DELETE", absl::StrCat("/api/v1/namespaces/red/pods/", name, "?gracePeriodSeconds=0"), "");
+    return TokenOfNewPod("red", name, "vllm", ", nodeName: n0", "audiences: [kvartal], expirationSeconds: 600, ");
   }
   kv_status AttachBy(const std::string& token, client::Client* client) {
     const std::string path = server_.dir().File(absl::StrCat("token-", ++tokens_));

@@ -5,7 +5,7 @@ supported, or lacks a name that the backend needs, gets a backend that says so a
 """
 from typing import Any
 
-from kvartal.declined import Declined
+from kvartal.declined import load_or_decline
 from kvartal.sglang import version
 
 __all__ = ['KvartalHiCache']
@@ -14,13 +14,15 @@ __all__ = ['KvartalHiCache']
 def __getattr__(name: str) -> Any:
     if name != 'KvartalHiCache':
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    try:
-        version.check_version()
-        from kvartal.sglang.backend import KvartalHiCache
-        return KvartalHiCache
-    except Declined as reason:
-        why = str(reason)
-    except Exception as error:  # whatever an import raises
-        why = f'{type(error).__name__}: {error}; supported are SGLang {", ".join(version.SUPPORTED_SGLANG)}'
+    return load_or_decline(_load, _uncached, f'SGLang {", ".join(version.SUPPORTED_SGLANG)}')
+
+
+def _load() -> Any:
+    version.check_version()
+    from kvartal.sglang.backend import KvartalHiCache
+    return KvartalHiCache
+
+
+def _uncached(reason: str) -> Any:
     from kvartal.sglang.uncached import uncached_backend
-    return uncached_backend(why)
+    return uncached_backend(reason)

@@ -5,7 +5,7 @@ supported, or lacks a name that the connector needs, gets a connector that says 
 """
 from typing import Any
 
-from kvartal.declined import Declined
+from kvartal.declined import load_or_decline
 from kvartal.vllm import version
 
 __all__ = ['KvartalConnector']
@@ -14,13 +14,15 @@ __all__ = ['KvartalConnector']
 def __getattr__(name: str) -> Any:
     if name != 'KvartalConnector':
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    try:
-        version.check_version()
-        from kvartal.vllm.connector import KvartalConnector
-        return KvartalConnector
-    except Declined as reason:
-        why = str(reason)
-    except Exception as error:  # whatever an import raises
-        why = f'{type(error).__name__}: {error}; supported are vLLM {", ".join(version.SUPPORTED_VLLM)}'
+    return load_or_decline(_load, _uncached, f'vLLM {", ".join(version.SUPPORTED_VLLM)}')
+
+
+def _load() -> Any:
+    version.check_version()
+    from kvartal.vllm.connector import KvartalConnector
+    return KvartalConnector
+
+
+def _uncached(reason: str) -> Any:
     from kvartal.vllm.uncached import uncached_connector
-    return uncached_connector(why)
+    return uncached_connector(reason)
