@@ -48,7 +48,8 @@ class NvmeCatalog {
   // `done` on the engine loop once the record would survive kill -9 of this process (written to the log, not yet
   // synced). False when kCatalogQueueMax batches are waiting.
   [[nodiscard]] virtual bool Put(const CatalogRecord& record, absl::AnyInvocable<void(absl::Status)> done) = 0;
-  // Forgets a slot. Never refused: queued beside the Puts (its number is bounded by the number of slots).
+  // Forgets a slot. Never refused: those that are asked for one after the other wait as one, of which each slot is a
+  // part once. What could not be written is written when records are taken again.
   virtual void Delete(SlotId slot) = 0;
   // Changes the times of the record of a slot, when there is one. `done` as of Put: what failed is the caller's to ask
   // for again. False when kCatalogQueueMax operations are waiting.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
 #include "daemon/base/check.h"
 #include "daemon/base/limits.h"
 #include "daemon/base/log.h"
@@ -65,9 +66,13 @@ class RocksCatalog : public NvmeCatalog {
   }
   void Delete(SlotId slot) override {
     KV_CHECK(slot.valid());
-    Operation operation{Operation::Kind::kDelete};
-    operation.record.slot = slot;
-    Enqueue(std::move(operation));
+    {
+      MutexLock lock(mutex_);
+      if (queue_.empty() || queue_.back().kind != Operation::Kind::kDelete)
+        queue_.emplace_back(Operation::Kind::kDelete);
+      queue_.back().slots.insert(slot.value());
+    }
+    wake_.NotifyOne();
   }
   void PutTombstone(const OwnerUidHash& owner, int64_t before_wall_ms, StatusDone done) override {
     Operation operation{Operation::Kind::kTombstone};
@@ -143,6 +148,7 @@ class RocksCatalog : public NvmeCatalog {
     explicit Operation(Kind what) : kind(what) {}
     Kind kind;
     CatalogRecord record;
+    absl::flat_hash_set<uint32_t> slots;  // kDelete: of all that were asked for one after the other
     RecordTimes times;
     ErasureRecord erasure;
     OwnerSalt salt;
@@ -241,7 +247,7 @@ void RocksCatalog::RunOperations(std::deque<Operation> operations) {
         store_->KeepTime(operation.wall_ms);
         break;
       case Operation::Kind::kDelete:
-        store_->Delete(operation.record.slot);
+        for (const uint32_t slot : operation.slots) store_->Delete(SlotId(slot));
         uncommitted_puts = true;
         break;
       case Operation::Kind::kPutSalt:

@@ -20,6 +20,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "daemon/base/check.h"
 #include "daemon/base/limits.h"
 #include "daemon/base/log.h"
@@ -43,7 +44,10 @@ absl::Status ToStatus(const rocksdb::Status& status, const std::string& path) {
   const std::string what = absl::StrCat("catalog ", path, ": ", status.ToString());
   if (status.IsNoSpace()) return absl::ResourceExhaustedError(absl::StrCat(what, "; free space on its disk"));
   if (status.IsCorruption()) return absl::DataLossError(what);
-  if (status.IsIOError() && status.ToString().find("lock") != std::string::npos) {
+  // Said by RocksDB of its lock file alone; the path may have the word anywhere.
+  const std::string said = absl::StrReplaceAll(status.ToString(), {{path, ""}});
+  if (status.IsIOError() &&
+      (said.find("lock file") != std::string::npos || said.find("lock hold") != std::string::npos)) {
     return absl::FailedPreconditionError(absl::StrCat(what, "; is another daemon running on it?"));
   }
   return absl::UnavailableError(what);
@@ -145,10 +149,12 @@ absl::StatusOr<std::unique_ptr<RocksStore>> RocksStore::Open(const CatalogOption
   std::unique_ptr<RocksStore> store(new RocksStore(options));
   KV_RETURN_IF_ERROR(store->OpenFolder(SetAsideWhen::kUnusable));
   store->made_anew_ = false;
-  // As with all else that cannot be read: it is set aside at the next Reopen.
-  if (const absl::Status read = store->ReadTombstones(); !read.ok())
-    Log(LogLevel::kError, "catalog", "tombstones cannot be read: ", std::string(read.message()));
-  for (const ErasureRecord& erasure : store->Erasures()) store->erasures_[erasure.id] = erasure;
+  absl::Status read = store->ReadTombstones();
+  if (read.ok()) read = store->ReadErasures();
+  // What is damaged is set aside at the next Reopen. What a disk does not bring now it may bring at the next start: it
+  // is not to be forgotten what was to be erased.
+  if (!read.ok() && !absl::IsDataLoss(read)) return read;
+  if (!read.ok()) Log(LogLevel::kError, "catalog", "what was erased cannot be read: ", std::string(read.message()));
   return store;
 }
 
@@ -323,28 +329,38 @@ void RocksStore::PutErasure(const ErasureRecord& record) {
 
 void RocksStore::EndErasure(uint64_t id) {
   erasures_.erase(id);
+  owed_ends_.insert(id);
   batch_->Delete(ErasureKey(id));
 }
 
 std::vector<ErasureRecord> RocksStore::Erasures() const {
   std::vector<ErasureRecord> erasures;
-  if (db_ == nullptr) return erasures;
-  const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
+  for (const auto& [id, erasure] : erasures_) erasures.push_back(erasure);
+  return erasures;
+}
+
+absl::Status RocksStore::ReadErasures() {
+  std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
   const rocksdb::Slice first(&kErasurePrefix, 1);
   for (it->Seek(first); it->Valid() && it->key().starts_with(first); it->Next()) {
     if (it->key().size() != kErasureKeyBytes) continue;
     absl::StatusOr<ErasureRecord> erasure =
         DecodeErasure(ErasureOfKey(it->key()), {it->value().data(), it->value().size()});
     if (erasure.ok()) {
-      erasures.push_back(*std::move(erasure));
+      erasures_[erasure->id] = *std::move(erasure);
     } else {
       Log(LogLevel::kError, "catalog", "a receipt is lost: ", std::string(erasure.status().message()));
     }
   }
-  return erasures;
+  const absl::Status status = ToStatus(it->status(), options_.path);
+  it.reset();  // before the database may be closed
+  return CloseOnFailure(status);
 }
 
-void RocksStore::Delete(SlotId slot) { batch_->Delete(SlotKey(slot)); }
+void RocksStore::Delete(SlotId slot) {
+  owed_deletes_.insert(slot.value());
+  batch_->Delete(SlotKey(slot));
+}
 
 size_t RocksStore::collected() const { return batch_->Count(); }
 
@@ -370,6 +386,10 @@ absl::Status RocksStore::Commit(bool sync) {
   options.sync = sync;
   const rocksdb::Status status = db_->Write(options, batch_.get());
   batch_->Clear();
+  if (status.ok()) {
+    owed_deletes_.clear();
+    owed_ends_.clear();
+  }
   return CloseOnFailure(ToStatus(status, options_.path));
 }
 
@@ -407,7 +427,8 @@ absl::Status RocksStore::Load(absl::FunctionRef<bool(std::vector<CatalogRecord>)
     return tombstone != tombstones_.end() && header.first_commit_ms < tombstone->second;
   };
   for (const bool condemned : {false, true}) {
-    if (condemned && condemned_seen == 0) break;
+    // A search begun anew forgets what went wrong in the last one.
+    if (condemned && (condemned_seen == 0 || !it->status().ok())) break;
     for (it->Seek(first_slot); it->Valid() && it->key().starts_with(first_slot); it->Next()) {
       const absl::StatusOr<BlockHeader> header = DecodeBlockRecord(BytesOf(it->value()));
       if (!header.ok() || it->key().size() != kSlotKeyBytes) {
@@ -448,9 +469,8 @@ absl::Status RocksStore::Reopen() {
 }
 
 absl::Status RocksStore::PutOwed() {
-  for (const ErasureRecord& written : Erasures()) {
-    if (!erasures_.contains(written.id)) batch_->Delete(ErasureKey(written.id));
-  }
+  for (const uint64_t id : owed_ends_) batch_->Delete(ErasureKey(id));
+  for (const uint32_t slot : owed_deletes_) batch_->Delete(SlotKey(SlotId(slot)));
   for (const auto& [id, erasure] : erasures_) batch_->Put(ErasureKey(id), EncodeErasure(erasure));
   for (const auto& [owner, before] : tombstones_) CollectTombstone(owner, before);
   return Commit(true);

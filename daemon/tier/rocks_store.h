@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,11 +37,12 @@ class RocksStore {
   // As of Open: the records are not all there, and the caller reads the headers of the device.
   bool incomplete() const { return incomplete_; }
   int64_t kept_time_ms() const { return kept_time_ms_; }
+  // By id.
   std::vector<ErasureRecord> Erasures() const;
   const std::map<OwnerUidHash, int64_t>& tombstones() const { return tombstones_; }
 
   // Collected by the first five, written by Commit, all or nothing. A record survives kill -9 from then on, power loss
-  // with `sync`.
+  // with `sync`. Of what is not written Puts are lost; Deletes and erasures are owed, and written by Reopen.
   void Put(const CatalogRecord& record);
   void Delete(SlotId slot);
   // A no-op for a date that is not the latest.
@@ -64,7 +66,7 @@ class RocksStore {
   absl::Status Load(absl::FunctionRef<bool(std::vector<CatalogRecord>)> batch);
 
   // A failure closes the database: all else fails until this opens it again. What turned out to be damaged is set
-  // aside then. Tombstones and erasures are put once more; what else failed is the caller's.
+  // aside then. Tombstones, erasures and Deletes that failed are written once more; what else did is the caller's.
   absl::Status Reopen();
 
  private:
@@ -78,6 +80,7 @@ class RocksStore {
   bool GiveUpBallast() const;
   absl::Status CheckMeta();
   absl::Status ReadTombstones();
+  absl::Status ReadErasures();
   void CollectTombstone(const OwnerUidHash& owner, int64_t before_wall_ms);
   // Puts again what is erased or owed, as it is by now.
   absl::Status PutOwed();
@@ -96,6 +99,10 @@ class RocksStore {
   // As they were read or put last: they outlive that, and a batch that failed.
   std::map<OwnerUidHash, int64_t> tombstones_;
   std::map<uint64_t, ErasureRecord> erasures_;
+  // Collected since the last batch that was written. A record that outlives its block would be taken for it in the
+  // next life, and may take the place of another's.
+  std::set<uint32_t> owed_deletes_;
+  std::set<uint64_t> owed_ends_;
 };
 
 }  // namespace kvartal::tier

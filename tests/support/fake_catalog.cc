@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <set>
 #include <utility>
 
 #include "daemon/base/check.h"
@@ -25,6 +26,7 @@ struct FakeCatalog::State : public std::enable_shared_from_this<FakeCatalog::Sta
   std::vector<tier::ErasureRecord> open_erasures;
   std::vector<tier::OwnerSalt> salts;
   std::map<OwnerUidHash, tier::OwnerSalt> unsaved_salts;  // what writes that failed left behind
+  std::set<uint32_t> owed_deletes;                        // that, too
   bool loaded = false;
   std::deque<Operation> operations;
   size_t puts_under_way = 0;
@@ -159,6 +161,7 @@ void FakeCatalog::Delete(SlotId slot) {
   if (state_->disk->journal != nullptr) state_->disk->journal->NoteForgotten(slot);
   state_->Enqueue([slot](State& state) {
     ++state.counts.deletes;
+    if (!state.write_status.ok()) return void(state.owed_deletes.insert(slot.value()));
     state.Change([slot](CatalogDisk& disk) { disk.records.erase(slot.value()); });
   });
 }
@@ -247,8 +250,12 @@ void FakeCatalog::MarkComplete() {
 std::map<OwnerUidHash, int64_t> FakeCatalog::tombstones() const { return state_->tombstones; }
 
 void FakeCatalog::FailWrites(absl::Status status) {
-  if (status.ok() && !state_->write_status.ok())
-    state_->Change([erasures = state_->erasures](CatalogDisk& disk) { disk.erasures = erasures; });
+  if (status.ok() && !state_->write_status.ok()) {
+    state_->Change([erasures = state_->erasures, deletes = std::exchange(state_->owed_deletes, {})](CatalogDisk& disk) {
+      disk.erasures = erasures;
+      for (const uint32_t slot : deletes) disk.records.erase(slot);
+    });
+  }
   state_->write_status = std::move(status);
 }
 void FakeCatalog::FailSalts(absl::Status status) { state_->salt_status = std::move(status); }

@@ -58,8 +58,8 @@ class FakeCatalog : public tier::NvmeCatalog {
   tier::DiskSet incomplete() const override;
   void MarkComplete() override;
 
-  // While set, Put, Refresh, PutErasure and PutTombstone end with `status` and change nothing (a full disk). OkStatus()
-  // ends that: erasures are as they would be, the rest is not written.
+  // While set, Put, Refresh, PutErasure, PutTombstone and Delete end with `status` and change nothing (a full disk).
+  // OkStatus() ends that: erasures and Deletes are as they would be, the rest is not written.
   void FailWrites(absl::Status status);
   // While set no new salt is written, as when their file cannot be made: Puts of encrypted blocks end with `status`.
   void FailSalts(absl::Status status);

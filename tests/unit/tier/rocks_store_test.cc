@@ -195,6 +195,26 @@ TEST_F(RocksStoreTest, AnErasureThatCouldNotBeWrittenDownIsWrittenAtTheReopen) {
   EXPECT_EQ(owed(*store), expected);
 }
 
+// A record that outlives its block may take the place of another's in the next life.
+TEST_F(RocksStoreTest, ADeleteThatCouldNotBeWrittenIsWrittenAtTheReopen) {
+  auto store = Open();
+  ASSERT_TRUE(PutMany(store.get(), 1, 100).ok());
+  {
+    const FullDisk full(0);
+    store->Delete(SlotId(5));
+    EXPECT_FALSE(store->Commit(false).ok());
+    store->Delete(SlotId(6));
+    store->Discard();
+    EXPECT_FALSE(store->Reopen().ok());
+  }
+  ASSERT_TRUE(store->Reopen().ok());
+  EXPECT_EQ(CountOf(store.get()), 98u);
+  // Once, so that what comes there afterwards stays.
+  ASSERT_TRUE(PutMany(store.get(), 5, 2).ok());
+  ASSERT_TRUE(store->Reopen().ok());
+  EXPECT_EQ(CountOf(store.get()), 100u);
+}
+
 TEST_F(RocksStoreTest, ALogCutAnywhereOrDamagedLeavesAPrefixOfWholeBatches) {
   constexpr uint32_t kBatches = 60, kInABatch = 10;
   {
