@@ -50,7 +50,7 @@ bool Compaction::MayMove(EntryId id) const {
   if (!entry.resident(TierKind::kNvme) || !state_.devices.nvme->IsLeaving(entry.copy(TierKind::kNvme).slot))
     return false;
   const bool at_rest = entry.durable && !entry.writing && !entry.reading;
-  return at_rest && !state_.TenantOf(entry).dropping && !state_.OverAge(id, state_.NowTick());
+  return at_rest && !state_.IsToBeErased(id);
 }
 
 bool Compaction::StartMove(EntryId id) {
@@ -95,11 +95,11 @@ void Compaction::OnCopied(const Move& move, const absl::StatusOr<tier::BlockHead
   if (recording) return;
   entry.writing = false;
   // A reader who is under way finds out by itself.
-  if (absl::IsDataLoss(copied.status()) && !entry.reading && !state_.OverAge(move.id, state_.NowTick()))
+  const bool may_go = !entry.reading && !state_.IsToBeErased(move.id);
+  if (absl::IsDataLoss(copied.status()) && may_go)
     residency_.DropCopy(move.id, TierKind::kNvme, policy::DropReason::kUnreadable);
   // It would be read by nobody, and keep the segment from becoming empty.
-  if (absl::IsFailedPrecondition(copied.status()) && !entry.reading && !residency_.ServedFromNvme(entry) &&
-      !state_.OverAge(move.id, state_.NowTick()))
+  if (absl::IsFailedPrecondition(copied.status()) && may_go && !residency_.ServedFromNvme(entry))
     residency_.DropCopy(move.id, TierKind::kNvme, policy::DropReason::kKeyMissing);
   // Without a key to write it under it stays where it is.
   const bool untouched = absl::IsDataLoss(copied.status()) || absl::IsResourceExhausted(copied.status()) ||
@@ -112,8 +112,7 @@ void Compaction::OnCopied(const Move& move, const absl::StatusOr<tier::BlockHead
 void Compaction::OnRecorded(const Move& move, const absl::Status& status) {
   Entry& entry = state_.index.at(move.id);
   entry.writing = false;
-  const bool moves =
-      status.ok() && !entry.reading && !state_.TenantOf(entry).dropping && !state_.OverAge(move.id, state_.NowTick());
+  const bool moves = status.ok() && !entry.reading && !state_.IsToBeErased(move.id);
   const SlotId left = moves ? move.from : move.to;
   if (moves) residency_.MoveOnNvme(move.id, move.to, move.access_period);
   state_.devices.catalog->Delete(left);

@@ -465,7 +465,7 @@ EngineStats EngineState::Stats() const {
   out.timers = timers.size();
   out.timer_bytes = timers.MemoryBytes();
   out.leased_blocks = held_blocks;
-  out.waiting_reserves = waiting;
+  out.waiting_requests = waiting;
   out.loads_under_way = reads_under_way;
   out.writes_under_way = writes_under_way;
   out.stray_bytes_punched = stray_bytes_punched;

@@ -1,5 +1,6 @@
-// What every verb of the engine works on: tenants, namespaces, index, ledger, devices, time. Data with small
-// lookups; the rules that keep it right are in residency.h (copies and orders) and space.h (charges).
+// What every verb of the engine works on: index, ledger, devices and time; the life of tenants and namespaces
+// (engine_state.cc, namespaces.cc) and who waits for what (waiting.cc). The rules that keep copies and orders right are
+// in residency.h, those of charges in space.h.
 // Confined to the engine loop.
 // Invariants: a TenantId or NamespaceId is given again only when nothing is left of who had it, here and in every
 // device; a tenant's domain has the tenant's number.
@@ -269,6 +270,8 @@ class EngineState {
   // What block_deadline.h decides by. A block that is read in place is in use: it was accessed just now.
   policy::BlockAges AgesOf(EntryId id, uint32_t now_tick) const { return AgesOf(id, index.at(id), now_tick); }
   bool OverAge(EntryId id, uint32_t now_tick) const;
+  // For its age, or with its tenant: it is erased where it lies. A drop before that would leave its bytes there.
+  bool IsToBeErased(EntryId id) const { return TenantOf(index.at(id)).dropping || OverAge(id, NowTick()); }
   bool Expired(EntryId id, TierKind tier, uint32_t now_tick) const;
   // The fastest tier an entry can be served from: committed, resident, unexpired. False: a gap.
   bool FindTier(EntryId id, uint32_t now_tick, TierKind* tier) const;

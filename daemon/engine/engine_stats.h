@@ -83,7 +83,7 @@ struct EngineStats {
   uint64_t index_bytes = 0;
   uint64_t timers = 0, timer_bytes = 0;
   uint64_t leased_blocks = 0;
-  uint64_t waiting_reserves = 0;
+  uint64_t waiting_requests = 0;
   uint64_t loads_under_way = 0;
   uint64_t writes_under_way = 0;
   uint64_t stray_bytes_punched = 0;

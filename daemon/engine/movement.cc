@@ -298,10 +298,9 @@ void Movement::FinishRead(EntryId id, absl::Status status) {
     const bool lost = absl::IsDataLoss(status) || entry.read_errors == kReadErrorsPerBlockMax;
     // It is being moved within NVMe: who moves it reads it, too.
     const bool keyless = absl::IsFailedPrecondition(status);
-    // What is over age is erased where it lies: a drop would leave its bytes there.
-    const bool over_age = state_.OverAge(id, state_.NowTick());
     const policy::DropReason reason = keyless ? policy::DropReason::kKeyMissing : policy::DropReason::kUnreadable;
-    if ((lost || keyless) && !entry.writing && !over_age) residency_.DropCopy(id, TierKind::kNvme, reason);
+    if ((lost || keyless) && !entry.writing && !state_.IsToBeErased(id))
+      residency_.DropCopy(id, TierKind::kNvme, reason);
   }
   for (Reader& reader : node.mapped().readers) reader.done(status.ok() ? ReadOutcome::kDone : ReadOutcome::kLost);
   if (status.ok()) entry.reading = false;

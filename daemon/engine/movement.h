@@ -41,9 +41,10 @@ class Movement {
   // It would survive kill -9: whoever waits to hear that is told.
   void TellDurable(EntryId id);
 
-  // Starts, or joins, the promotion of a block whose only copy is on NVMe. `slot` is a taken DRAM slot (None when
-  // joining). False (nothing started, the slot is still the caller's) when the disk queue is full.
+  // Starts the promotion of a block whose only copy is on NVMe into `slot`, a taken DRAM slot. False (nothing started,
+  // the slot is still the caller's) when the disk has too much to do, in all or of this tenant, or is offline.
   bool StartRead(EntryId id, SlotId slot, Reader reader);
+  // REQUIRES: one is under way.
   void JoinRead(EntryId id, Reader reader);
   // `who` waits for it no longer: its `done` does not run. A read that nobody waits for, and that the disk has not
   // begun, is not done at all; one that it has begun keeps its slot until it ends.

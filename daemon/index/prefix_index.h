@@ -39,8 +39,8 @@ struct Entry {
   uint16_t hold_count = 0;               // readers to come: some copy has to stay
   BlockState state = BlockState::kGone;  // kGone, kReserved, kFilling or kCommitted
   uint8_t frequency = 0;                 // requests that used it, saturating: what eviction orders learn from
-  bool writing : 1 = false;              // a copy to a lower tier is under way: its source may not be freed
-  bool reading : 1 = false;              // a promotion is under way
+  bool writing : 1 = false;              // its copy is being written to, or moved within, NVMe: the source may not go
+  bool reading : 1 = false;              // its NVMe copy is being read, or zeroed: it may not go
   bool erasing : 1 = false;              // its copies are being zeroed: nobody is served, whatever policy says by now
   bool pinned : 1 = false;               // kept against eviction and TTL, in one tier:
   bool pin_on_nvme : 1 = false;          // there, else in DRAM

@@ -252,7 +252,7 @@ TEST_F(DisksTest, NobodyWaitsForDemotionsToADiskThatHangs) {
   engine_->AbortGroup(kGroup);
   Pump();
   StoreHeads("a/p", ns, 2000, 30);
-  EXPECT_EQ(engine_->stats().waiting_reserves, 0u);
+  EXPECT_EQ(engine_->stats().waiting_requests, 0u);
   files_[1]->SetOverdue(0);
   files_[1]->Release();
   Pump();
@@ -348,7 +348,7 @@ TEST_F(DisksTest, NobodyWaitsForAGuaranteeThatASickDiskHolds) {
   files_[1]->SetOverdue(1);
   const NamespaceId ns = Open("a/p");
   StoreHeads("a/p", ns, 2000, 600);
-  EXPECT_EQ(engine_->stats().waiting_reserves, 0u);
+  EXPECT_EQ(engine_->stats().waiting_requests, 0u);
   EXPECT_GT(ChargedOf("a/p"), 64 * kMiB) << "it has what the other disk can give";
   EXPECT_GT(ChargedOf("b/p"), 0u) << "what lies on the one that hangs is kept";
   ExpectBooksAgree();

@@ -1,54 +1,11 @@
-// Tenants whose blocks are encrypted on NVMe, in the engine: what is refused, lost and forgotten, and what is not.
-#include <gtest/gtest.h>
-
-#include <set>
-
-#include "absl/strings/str_cat.h"
-#include "daemon/cipher/tenant_cipher.h"
-#include "tests/unit/engine/engine_fixture.h"
+// Tenants whose blocks are encrypted on NVMe, in the engine: what is refused and lost, and what is not.
+#include "tests/unit/engine/encryption_fixture.h"
 
 namespace kvartal::engine {
 namespace {
 
 using policy::DropReason;
 using policy::Refusal;
-
-constexpr char kRed[] = "red/t";
-
-class EncryptionTest : public EngineTest {
- protected:
-  EncryptionTest() {
-    ring_ = std::make_shared<cipher::KeyRing>();
-    SetKeys(KeyLine(1, 'a'));
-  }
-
-  static std::string KeyLine(uint32_t id, char digit) { return absl::StrCat(id, " ", std::string(64, digit), "\n"); }
-  void SetKeys(const std::string& text) {
-    const auto keys = cipher::NodeKeys::Parse(std::as_bytes(std::span(text)));
-    ASSERT_TRUE(keys.ok()) << keys.status();
-    ring_->Set(*keys);
-  }
-  static policy::TenantRules Encrypted(const std::string& name, uint64_t nvme_limit = 64 * kMiB) {
-    policy::TenantRules rules = Rules(name, 32 * kMiB, nvme_limit);
-    rules.encrypt_nvme = true;
-    return rules;
-  }
-  // Stored, durable, and in memory no more.
-  void StoreOnDisk(const std::vector<BlockKey>& keys) {
-    ASSERT_EQ(Store(kRed, OpenNs(), keys), keys.size());
-    Pump();
-    Restart();
-  }
-  void BeginToEncrypt() {
-    rules_ = {Encrypted(kRed)};
-    engine_->ApplyPolicy(Table());
-  }
-  NamespaceId OpenNs() { return Open(kRed, 1, 1, kTestBlockBytes); }
-  tier::OwnerSalt SaltOnDisk() const {
-    EXPECT_EQ(catalog_disk_->salts.size(), 1u);
-    return catalog_disk_->salts.empty() ? tier::OwnerSalt() : catalog_disk_->salts.begin()->second;
-  }
-};
 
 TEST_F(EncryptionTest, BlocksOfATenantThatWantsItAreOnNvmeAndNotInTheClear) {
   Start({Encrypted(kRed), Rules("blue/t", 32 * kMiB, 64 * kMiB)});
@@ -149,79 +106,11 @@ TEST_F(EncryptionTest, RotationLosesNothingAsLongAsTheOldKeyIsThere) {
   EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 3)).count, 0u);
 }
 
-TEST_F(EncryptionTest, ADropForgetsTheSaltAndWhatComesLaterHasAnother) {
-  Start({Encrypted(kRed)});
-  StoreOnDisk(Chain(1, 2));
-  const tier::OwnerSalt before = SaltOnDisk();
-  std::optional<absl::StatusOr<uint64_t>> dropped;
-  engine_->DropTenant(engine_->FindTenant(kRed), [&](absl::StatusOr<uint64_t> bytes) { dropped = std::move(bytes); });
-  Pump();
-  ASSERT_TRUE(dropped.has_value() && dropped->ok());
-  EXPECT_NE(SaltOnDisk().salt, before.salt);
-  AdvanceMs(500);
-  ASSERT_EQ(Store(kRed, OpenNs(), Chain(1, 2)), 2u);
-  Pump();
-  Restart();
-  const Loaded loaded = LookupAndLoad(kRed, OpenNs(), Chain(1, 2));
-  EXPECT_EQ(loaded.count, 2u);
-  EXPECT_EQ(loaded.wrong, 0u);
-}
-
+// It is read when its salt is forgotten: what nobody can read any more is to be erased all the same.
 // The receipt was not kept, so the next life goes on with a removal that has done all its work: the salt of what was
 // stored meanwhile is no part of it.
-TEST_F(EncryptionTest, ARemovalThatIsResumedForgetsNoSaltThatCameLater) {
-  keeps_receipts_ = false;
-  Start({Encrypted(kRed)});
-  StoreOnDisk(Chain(1, 2));
-  engine_->DropTenant(engine_->FindTenant(kRed), [](const absl::StatusOr<uint64_t>&) {});
-  Pump();
-  AdvanceMs(500);
-  const std::vector<BlockKey> later = Chain(50, 2);
-  ASSERT_EQ(Store(kRed, OpenNs(), later), 2u);
-  Pump();
-  const tier::OwnerSalt salt = SaltOnDisk();
-  ASSERT_FALSE(catalog_disk_->erasures.empty());
-  untold_.clear();
-  Restart();
-  AdvanceMs(500);
-  EXPECT_EQ(SaltOnDisk().salt, salt.salt);
-  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), later).count, 2u);
-  untold_.clear();
-}
-
 // What a kill leaves between the word of the drop and its end.
-TEST_F(EncryptionTest, ARemovalThatWasCutShortForgetsTheSaltInTheNextLife) {
-  Start({Encrypted(kRed)});
-  StoreOnDisk(Chain(1, 2));
-  const tier::OwnerSalt before = SaltOnDisk();
-  engine_->DropTenant(engine_->FindTenant(kRed), [](const absl::StatusOr<uint64_t>&) {});
-  executor_->RunOne();  // what the catalog is told first: that something is owed
-  ASSERT_FALSE(catalog_disk_->erasures.empty());
-  ASSERT_EQ(SaltOnDisk().salt, before.salt);
-  Restart();
-  AdvanceMs(500);
-  EXPECT_NE(SaltOnDisk().salt, before.salt);
-  EXPECT_EQ(Matched(OpenNs(), Chain(1, 2)), 0u);
-}
-
 // Evicted blocks are not zeroed. After a drop they cannot be decrypted either, though catalog and tombstone are lost.
-TEST_F(EncryptionTest, WhatWasEvictedBeforeADropIsBeyondReachEvenByItsHeader) {
-  Start({Encrypted(kRed, 4 * (kTestBlockBytes + kNvmeHeaderBytes))});
-  ASSERT_EQ(Store(kRed, OpenNs(), Chain(1, 8)), 8u);
-  Pump();
-  AdvanceMs(500);
-  engine_->DropTenant(engine_->FindTenant(kRed), [](const absl::StatusOr<uint64_t>&) {});
-  Pump();
-  const std::map<tier::OwnerUidHash, tier::OwnerSalt> salts = catalog_disk_->salts;
-  file_->CutPower();
-  Shutdown();
-  catalog_disk_ = std::make_shared<testing::CatalogDisk>();
-  catalog_disk_->salts = salts;  // they lie in a file of their own
-  Boot();
-  for (uint64_t number = 1; number <= 8; ++number)
-    EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), {KeyOf(number)}).count, 0u) << number;
-}
-
 TEST_F(EncryptionTest, APolicyThatBeginsToAskForItDropsWhatIsInTheClear) {
   Start({Rules(kRed, 32 * kMiB, 64 * kMiB)});
   StoreOnDisk(Chain(1, 2));
@@ -343,29 +232,6 @@ TEST_F(EncryptionTest, ARestartTakesNothingBackThatIsInTheClearAndMayNotBe) {
 }
 
 // It is dated after the removal, though that is dated after the tick it began in.
-TEST_F(EncryptionTest, ASaltMadeInTheTickOfARemovalIsNotForgottenByItsResumption) {
-  options_.removed_grace_ms = 5000;
-  keeps_receipts_ = false;
-  Start({Encrypted(kRed)});
-  StoreOnDisk(Chain(1, 2));
-  rules_ = {};
-  engine_->ApplyPolicy(Table());
-  while (!catalog_disk_->salts.empty()) AdvanceMs(kTickMs);
-  rules_ = {Encrypted(kRed)};
-  engine_->ApplyPolicy(Table());
-  AdvanceMs(500);
-  ASSERT_EQ(Store(kRed, OpenNs(), Chain(50, 2)), 2u);
-  Pump();
-  const tier::OwnerSalt salt = SaltOnDisk();
-  ASSERT_FALSE(catalog_disk_->erasures.empty()) << "the removal is resumed by the next life";
-  untold_.clear();
-  Restart();
-  AdvanceMs(500);
-  EXPECT_EQ(SaltOnDisk().salt, salt.salt);
-  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(50, 2)).count, 2u);
-  untold_.clear();
-}
-
 TEST_F(EncryptionTest, WhatIsInMemoryIsWrittenUnderTheNewKeyWhenTheOldOneIsRetired) {
   Start({Encrypted(kRed)});
   ASSERT_EQ(Store(kRed, OpenNs(), Chain(1, 3)), 3u);
@@ -439,29 +305,6 @@ TEST_F(EncryptionTest, WhatIsOverAgeAtAStartIsErasedThoughItIsInTheClear) {
   EXPECT_EQ(PagesOnDisk(KeyOf(1)), 0u);
   ASSERT_FALSE(receipts_.empty());
   EXPECT_EQ(receipts_.back().blocks, 2u);
-}
-
-TEST_F(EncryptionTest, OfTwoDropsInOneTickEachForgetsTheSaltThereIs) {
-  Start({Encrypted(kRed)});
-  StoreOnDisk(Chain(1, 2));
-  std::set<cipher::Salt> salts{SaltOnDisk().salt};
-  for (int drop = 0; drop < 3; ++drop) {
-    engine_->DropTenant(engine_->FindTenant(kRed), [](const absl::StatusOr<uint64_t>&) {});
-    Pump();
-    salts.insert(SaltOnDisk().salt);
-  }
-  EXPECT_EQ(salts.size(), 4u);
-}
-
-TEST_F(EncryptionTest, APolicyThatCameBackWithinItsGraceHasWhatItHad) {
-  Start({Encrypted(kRed)});
-  StoreOnDisk(Chain(1, 2));
-  rules_ = {};
-  engine_->ApplyPolicy(Table());
-  AdvanceMs(1000);
-  rules_ = {Encrypted(kRed)};
-  engine_->ApplyPolicy(Table());
-  EXPECT_EQ(LookupAndLoad(kRed, OpenNs(), Chain(1, 2)).count, 2u);
 }
 
 TEST_F(EncryptionTest, ANodeWithoutAnyKeysRefusesAndReadsWhatIsPlain) {

@@ -149,11 +149,11 @@ TEST_F(ForgottenTenantTest, ALoadThatWaitsEndsWithItsGroup) {
   engine_->Load({.ns = ns, .entries = entries, .group = kGroup},
                 [&](CacheEngine::LoadResult result) { answer = std::move(result); });
   Pump();
-  ASSERT_EQ(engine_->stats().waiting_reserves, 1u);
+  ASSERT_EQ(engine_->stats().waiting_requests, 1u);
   engine_->AbortGroup(GroupId(99));
-  EXPECT_EQ(engine_->stats().waiting_reserves, 1u) << "another group's end is none of its business";
+  EXPECT_EQ(engine_->stats().waiting_requests, 1u) << "another group's end is none of its business";
   engine_->AbortGroup(kGroup);
-  EXPECT_EQ(engine_->stats().waiting_reserves, 0u);
+  EXPECT_EQ(engine_->stats().waiting_requests, 0u);
   ASSERT_TRUE(answer.has_value());
   EXPECT_TRUE(answer->places.empty());
   engine_->Release(Holds(places));

@@ -159,7 +159,7 @@ TEST_F(LoadTest, AReserveThatWaitsForAHungDiskIsAnsweredAtItsDeadline) {
   AdvanceMs(100);
   ASSERT_TRUE(answer.has_value());
   EXPECT_EQ((*answer)[1].reason, Refusal::kLate);
-  EXPECT_EQ(engine_->stats().waiting_reserves, 0u);
+  EXPECT_EQ(engine_->stats().waiting_requests, 0u);
   file_->Release();
   Pump();
   engine_->CheckInvariants();
@@ -191,7 +191,7 @@ TEST_F(LoadTest, ReadingAheadStopsWhereThereIsNoRoomAndNobodyIsRefusedOrKeptWait
   Load({.ns = ns_, .ahead = true}, &ahead);
   Pump();
   EXPECT_TRUE(ahead.has_value());
-  EXPECT_EQ(engine_->stats().waiting_reserves, 0u);
+  EXPECT_EQ(engine_->stats().waiting_requests, 0u);
   ExpectNothingIsHeld({&first, &ahead});
 }
 

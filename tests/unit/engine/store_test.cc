@@ -119,9 +119,9 @@ TEST_F(StoreTest, TheDeathOfAGroupGivesBackWhatItFilledAndWaitedFor) {
   memory_->Hold();
   engine_->Reserve({.group = kGroup, .ns = ns, .keys = Chain(300, 120)},
                    [&](std::vector<ReservedBlock>) { answered = true; });
-  ASSERT_EQ(engine_->stats().waiting_reserves, 1u);
+  ASSERT_EQ(engine_->stats().waiting_requests, 1u);
   EXPECT_GE(engine_->AbortGroup(kGroup), 120u);
-  EXPECT_EQ(engine_->stats().waiting_reserves, 0u);
+  EXPECT_EQ(engine_->stats().waiting_requests, 0u);
   memory_->Release();
   Pump();
   EXPECT_FALSE(answered) << "nobody is left to hear it";
@@ -186,7 +186,7 @@ TEST_F(StoreTest, AParentThatGoesWhileItsChildWaitsIsNoParent) {
   size_t granted = 0;
   engine_->Reserve({.group = kGroup, .ns = ns, .keys = child, .parent = &parent_key, .first_depth = 1},
                    [&](std::vector<ReservedBlock> blocks) { granted = blocks[0].outcome == ReserveOutcome::kGranted; });
-  ASSERT_EQ(engine_->stats().waiting_reserves, 2u) << "the child waits behind the other Reserve";
+  ASSERT_EQ(engine_->stats().waiting_requests, 2u) << "the child waits behind the other Reserve";
   ASSERT_TRUE(engine_->Abort(kGroup, parent[0].reservation));
   memory_->Release();
   Pump();

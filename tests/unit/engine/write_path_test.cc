@@ -170,6 +170,27 @@ TEST_F(WriteBudgetTest, WhenItIsShortNothingIsWrittenThatNobodyWouldFind) {
   engine_->CheckInvariants();
 }
 
+TEST_F(WriteBudgetTest, ABlockWaitsForAParentThatStillWaitsForTheDisk) {
+  StartSpent(1);
+  StoreAndUse(1000, 20);
+  ASSERT_EQ(Asks(), policy::WriteWorth::kLikely);
+  const uint64_t refused = TierStatsOf("a/p", TierKind::kNvme).refusal(policy::Refusal::kWriteBudget).count;
+  const uint64_t before = StatsOf("a/p").write_throughs;
+  file_->SetQueueMax(1);
+  const auto blocks = Reserve(kGroup, ns_, Chain(1, 3));
+  ASSERT_EQ(blocks.size(), 3u);
+  for (const ReservedBlock& block : blocks) {
+    ASSERT_EQ(engine_->Commit(kGroup, block.reservation, 0), CommitOutcome::kVisible);
+  }
+  Pump();
+  ASSERT_EQ(StatsOf("a/p").write_throughs, before + 1) << "the disk takes one at a time";
+  file_->SetQueueMax(0);
+  AdvanceMs(60'000);
+  EXPECT_EQ(StatsOf("a/p").write_throughs, before + 3);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kNvme).refusal(policy::Refusal::kWriteBudget).count, refused);
+  engine_->CheckInvariants();
+}
+
 TEST_F(WriteBudgetTest, WhileThereIsPlentyABlockIsWrittenWhoseParentWillBe) {
   StartSpent(1 * kMiB);
   ASSERT_FALSE(WritesThrough(1));
