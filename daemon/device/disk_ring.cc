@@ -22,7 +22,7 @@ constexpr uint64_t kCancel = UINT64_MAX - 2;
 
 absl::StatusOr<std::unique_ptr<DiskRing>> DiskRing::Start(const DiskFile* file, size_t depth, int64_t deadline_ms,
                                                           Executor* executor) {
-  KV_ASSIGN_OR_RETURN(Ring ring, MakeRing(kRingEntries, RingOwner::kOtherThread));
+  KV_ASSIGN_OR_RETURN(Ring ring, MakeRing(kRingEntries));
   // Blocking, or the ring's read of it would fail instead of wait.
   UniqueFd wake_fd(::eventfd(0, EFD_CLOEXEC));
   if (!wake_fd.valid()) return absl::ErrnoToStatus(errno, "eventfd of a disk thread");
@@ -62,9 +62,16 @@ void DiskRing::Submit(BlockIo io) {
   if (wake) KV_CHECK(::eventfd_write(wake_fd_.get(), 1) == 0);
 }
 
+size_t DiskRing::overdue() const {
+  const size_t noted = overdue_.load(std::memory_order_relaxed);
+  const int64_t oldest_ns = oldest_ns_.load(std::memory_order_relaxed);
+  if (noted > 0 || oldest_ns == INT64_MAX) return noted;
+  return clock_.MonotonicNs() - oldest_ns >= deadline_ns_ ? 1 : 0;
+}
+
 void DiskRing::Run() {
   pthread_setname_np(pthread_self(), "disk-ring");
-  EnableRing(ring_.get());
+  KV_CHECK(EnableRing(ring_.get()).ok());  // ProbeUring could, with a ring of the same kind
   ArmWake();
   for (;;) {
     TakeInbox();
@@ -118,6 +125,7 @@ void DiskRing::StartNext() {
   transfer->started_ns = clock_.MonotonicNs();
   transfer->place = active_.insert(active_.end(), std::move(ready_.front()));
   ready_.pop_front();
+  NoteOldest();
   sending_ = transfer;
   SendParts();
 }
@@ -201,9 +209,14 @@ void DiskRing::Fail(Transfer* transfer, absl::Status why) {
 void DiskRing::End(Transfer* transfer) {
   TransferPtr ended = std::move(*transfer->place);
   active_.erase(ended->place);
+  NoteOldest();
   if (ended->overdue) overdue_.fetch_sub(1, std::memory_order_relaxed);
   if (ended->io.after == nullptr || !ended->failure.ok()) return Post(std::move(ended));
   read_.push_back(std::move(ended));
+}
+
+void DiskRing::NoteOldest() {
+  oldest_ns_.store(active_.empty() ? INT64_MAX : active_.front()->started_ns, std::memory_order_relaxed);
 }
 
 void DiskRing::FinishNext() {

@@ -34,7 +34,7 @@ class DiskRing {
   ~DiskRing();
 
   void Submit(BlockIo io);
-  size_t overdue() const { return overdue_.load(std::memory_order_relaxed); }
+  size_t overdue() const;
 
  private:
   struct Transfer {
@@ -69,6 +69,7 @@ class DiskRing {
   void OnPart(uint32_t number, int result);
   void Fail(Transfer* transfer, absl::Status why);
   void End(Transfer* transfer);
+  void NoteOldest();
   void Post(TransferPtr transfer);
   void Wait();
   std::optional<int64_t> NextDueNs() const;
@@ -84,6 +85,9 @@ class DiskRing {
   Executor* const executor_;
   const SystemClock clock_;
   std::atomic<size_t> overdue_ = 0;
+  // Of what is with the device, the start of the longest; INT64_MAX: nothing is. Else a ring whose own thread hangs, in
+  // a submission that the kernel does not end, would be taken for a fine one.
+  std::atomic<int64_t> oldest_ns_ = INT64_MAX;
 
   Mutex mutex_;
   std::vector<BlockIo> inbox_ ABSL_GUARDED_BY(mutex_);

@@ -61,13 +61,12 @@ std::string WhyNoRing(int error, std::string_view disabled) {
   }
 }
 
-absl::StatusOr<Ring> MakeRing(unsigned entries, RingOwner owner, RingInit init) {
-  constexpr std::array<unsigned, 3> kFlags = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
-                                              IORING_SETUP_COOP_TASKRUN, 0};
+absl::StatusOr<Ring> MakeRing(unsigned entries, RingInit init) {
+  // The single issuer is whoever enables the ring.
+  constexpr std::array<unsigned, 3> kFlags = {
+      IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_R_DISABLED, IORING_SETUP_COOP_TASKRUN, 0};
   int error = 0;
-  for (unsigned flags : kFlags) {
-    // The single issuer is whoever enables the ring.
-    if (owner == RingOwner::kOtherThread && (flags & IORING_SETUP_SINGLE_ISSUER) != 0) flags |= IORING_SETUP_R_DISABLED;
+  for (const unsigned flags : kFlags) {
     auto ring = std::make_unique<io_uring>();
     error = -init(entries, ring.get(), flags);
     if (error == 0) {
@@ -82,14 +81,16 @@ absl::StatusOr<Ring> MakeRing(unsigned entries, RingOwner owner, RingInit init) 
   return absl::UnimplementedError(WhyNoRing(error, DisabledSetting()));
 }
 
-void EnableRing(io_uring* ring) {
-  if ((ring->flags & IORING_SETUP_R_DISABLED) == 0) return;
+absl::Status EnableRing(io_uring* ring) {
+  if ((ring->flags & IORING_SETUP_R_DISABLED) == 0) return absl::OkStatus();
   // The shared library of Debian 12 does not export io_uring_enable_rings.
-  KV_CHECK(io_uring_register(ring->ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0) == 0);
+  const int result = io_uring_register(ring->ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
+  return result == 0 ? absl::OkStatus() : absl::UnimplementedError(WhyNoRing(-result, DisabledSetting()));
 }
 
 absl::Status ProbeUring(int fd) {
-  KV_ASSIGN_OR_RETURN(const Ring ring, MakeRing(kProbeEntries, RingOwner::kCaller));
+  KV_ASSIGN_OR_RETURN(const Ring ring, MakeRing(kProbeEntries));
+  KV_RETURN_IF_ERROR(EnableRing(ring.get()));
   alignas(kSlotAlignBytes) std::byte page[kSlotAlignBytes];
   iovec part = {page, sizeof(page)};
   io_uring_sqe* const sqe = io_uring_get_sqe(ring.get());

@@ -21,19 +21,16 @@ struct RingExit {
 };
 using Ring = std::unique_ptr<io_uring, RingExit>;
 
-enum class RingOwner {
-  kCaller,       // the thread that makes it
-  kOtherThread,  // one that calls EnableRing before anything else
-};
-// With a single issuer and completions run when it asks for them, or with fewer flags where the kernel knows fewer.
-// Unimplemented, with the reason and what would help.
+// With a single issuer, whoever calls EnableRing before anything else, and completions run when it asks for them, or
+// with fewer flags where the kernel knows fewer. Unimplemented, with the reason and what would help.
 // `init` is the kernel's part: a test stands in for one that knows fewer flags.
 using RingInit = int (*)(unsigned entries, io_uring* ring, unsigned flags);
-absl::StatusOr<Ring> MakeRing(unsigned entries, RingOwner owner, RingInit init = io_uring_queue_init);
-// On the thread that is to own it. A ring made for its caller needs none.
-void EnableRing(io_uring* ring);
+absl::StatusOr<Ring> MakeRing(unsigned entries, RingInit init = io_uring_queue_init);
+// On the thread that is to own it. Unimplemented, as above.
+absl::Status EnableRing(io_uring* ring);
 
-// Makes a ring and reads the first page of `fd` through it. -1: no file, the ring does nothing once.
+// Makes a ring as the disk threads have it and reads the first page of `fd` through it. -1: no file, the ring does
+// nothing once.
 absl::Status ProbeUring(int fd);
 
 // Why io_uring_setup failed with `error`, and what would help. `disabled` is what kernel.io_uring_disabled says, "" for

@@ -1,4 +1,5 @@
 // The contract of block files again in a process that may not use io_uring, and in one that may lock next to no memory.
+#include <asm/unistd.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -95,6 +96,21 @@ TEST(PoorProcess, ADeniedRingIsNamedWithWhatWouldHelpAndThePoolServes) {
   EXPECT_EQ(automatic->engine, IoEngine::kPool);
   EXPECT_THAT(automatic->note, HasSubstr("threads"));
   EXPECT_THAT(automatic->note, HasSubstr("io_uring_setup")) << "what the seccomp profile has to pass";
+}
+
+// The last of them is called by the disk's own thread.
+TEST(PoorProcess, WhichOfItsCallsIsDeniedThePoolServes) {
+  for (const uint32_t call : {__NR_io_uring_setup, __NR_io_uring_enter, __NR_io_uring_register}) {
+    testing::ManualExecutor executor;
+    const testing::ScratchDir folder;
+    absl::StatusOr<OpenedBlockFile> opened;
+    std::thread([&] {
+      testing::Deny({call});
+      opened = Open(folder, std::nullopt, &executor);
+    }).join();
+    ASSERT_TRUE(opened.ok()) << call << ": " << opened.status();
+    EXPECT_EQ(opened->engine, IoEngine::kPool) << call;
+  }
 }
 
 TEST(PoorProcess, WhereNothingIsDeniedARingServesWithoutANote) {

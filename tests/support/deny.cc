@@ -8,7 +8,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstddef>
 
@@ -20,35 +19,26 @@ namespace {
 
 constexpr auto kCallAt = static_cast<uint32_t>(offsetof(seccomp_data, nr));
 
-void Filter(sock_filter* program, size_t length) {
-  const sock_fprog filter{static_cast<unsigned short>(length), program};
+// These calls end with one verdict, all others with another.
+void Filter(const std::vector<uint32_t>& calls, uint32_t theirs, uint32_t of_others) {
+  std::vector<sock_filter> program = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kCallAt)};
+  for (const uint32_t call : calls) {
+    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1));
+    program.push_back(BPF_STMT(BPF_RET | BPF_K, theirs));
+  }
+  program.push_back(BPF_STMT(BPF_RET | BPF_K, of_others));
+  const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
   KV_CHECK(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
   KV_CHECK(::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter) == 0);
 }
 
 }  // namespace
 
-void AllowOnly(const std::vector<uint32_t>& calls) {
-  std::vector<sock_filter> program = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kCallAt)};
-  for (const uint32_t call : calls) {
-    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1));
-    program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
-  }
-  program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM));
-  Filter(program.data(), program.size());
-}
+void Deny(const std::vector<uint32_t>& calls) { Filter(calls, SECCOMP_RET_ERRNO | EPERM, SECCOMP_RET_ALLOW); }
 
-void DenyIoUring() {
-  std::array<sock_filter, 6> program = {{
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kCallAt),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 3, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_enter, 2, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_register, 1, 0),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-  }};
-  Filter(program.data(), program.size());
-}
+void DenyIoUring() { Deny({__NR_io_uring_setup, __NR_io_uring_enter, __NR_io_uring_register}); }
+
+void AllowOnly(const std::vector<uint32_t>& calls) { Filter(calls, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO | EPERM); }
 
 void LimitLockedMemory(uint64_t bytes) {
   // Only root has it to lose.

@@ -8,9 +8,11 @@
 
 namespace kvartal::testing {
 
-// A seccomp filter on this thread, and on those it starts, that answers EPERM to the calls of io_uring.
+// A seccomp filter on this thread, and on those it starts, that answers EPERM to the calls with these numbers.
+void Deny(const std::vector<uint32_t>& calls);
+// To those of io_uring.
 void DenyIoUring();
-// The same for every call but those with these numbers.
+// To every call but those with these numbers.
 void AllowOnly(const std::vector<uint32_t>& calls);
 // RLIMIT_MEMLOCK, and no capability to ignore it, in this thread or in a program it starts.
 void LimitLockedMemory(uint64_t bytes);
