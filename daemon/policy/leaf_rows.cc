@@ -5,10 +5,7 @@
 namespace kvartal::policy {
 
 void LeafRows::Insert(NamespaceId ns, uint32_t row, const LeafPlace& place) {
-  if (row >= rows_.size()) {
-    rows_.resize(row + 1);
-    leaves_.resize(row + 1);
-  }
+  if (row >= rows_.size()) rows_.resize(row + 1);
   Space& space = spaces_[ns];
   if (row >= space.shelves.size()) space.shelves.resize(row + 1);
   std::unique_ptr<Shelf>& shelf = space.shelves[row];
@@ -20,7 +17,6 @@ void LeafRows::Insert(NamespaceId ns, uint32_t row, const LeafPlace& place) {
     heads.insert({place, shelf.get()});
   }
   KV_CHECK(shelf->leaves.insert(place).second);
-  ++leaves_[row];
   ++size_;
 }
 
@@ -32,7 +28,6 @@ void LeafRows::Remove(NamespaceId ns, uint32_t row, const LeafPlace& place) {
   KV_CHECK(leaf != shelf.leaves.end());
   const bool was_head = leaf == shelf.leaves.begin();
   shelf.leaves.erase(leaf);
-  --leaves_[row];
   --size_;
   if (!was_head) return;
   Heads& heads = HeadsOf(space->second, shelf);
@@ -55,13 +50,6 @@ void LeafRows::SetRetired(NamespaceId ns, bool retired) {
 bool LeafRows::IsRetired(NamespaceId ns) const {
   const auto space = spaces_.find(ns);
   return space != spaces_.end() && space->second.retired;
-}
-
-bool LeafRows::IsEmpty(uint32_t first, uint32_t count) const {
-  for (uint32_t row = first; row < first + count && row < row_count(); ++row) {
-    if (leaves_[row] > 0) return false;
-  }
-  return true;
 }
 
 std::optional<LeafPlace> LeafRows::First(const Heads& heads, Accept accept, uint32_t* probes) {

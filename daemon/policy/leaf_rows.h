@@ -44,8 +44,6 @@ class LeafRows {
   // The oldest of all, retired or not.
   std::optional<LeafPlace> Oldest() const;
 
-  // None of `count` rows from `first` on has a leaf.
-  bool IsEmpty(uint32_t first, uint32_t count) const;
   uint32_t row_count() const { return static_cast<uint32_t>(rows_.size()); }
   size_t size() const { return size_; }
 
@@ -70,7 +68,6 @@ class LeafRows {
 
   absl::flat_hash_map<NamespaceId, Space> spaces_;
   std::vector<Heads> rows_;
-  std::vector<size_t> leaves_;  // by row, retired or not
   Heads retired_;
   size_t size_ = 0;
 };

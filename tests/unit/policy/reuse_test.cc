@@ -185,6 +185,39 @@ TEST_F(ReuseClassesTest, OfEquallyGoodBlocksTheLargerGoes) {
   EXPECT_FALSE(order->GoesBefore(small, large));
 }
 
+// A client may make any number of layouts: a victim looks at the heads of few rows all the same, and each leaf is found
+// again in the row it went to.
+TEST_F(ReuseClassesTest, HoweverManySizesThereAreAVictimCostsNoMore) {
+  constexpr uint32_t kSizes = 512;
+  classes_.Use({}, kOther, At(0));
+  const auto order = NewLhdOrder(&classes_, &residence_);
+  const auto traits_of = [](uint32_t number) {
+    BlockTraits traits = Traits(1 + number % 3);
+    traits.slot_bytes = 4096 * (1 + number % kSizes);
+    traits.last_access_tick = At(number);
+    return traits;
+  };
+  std::set<uint32_t> left;
+  for (uint32_t number = 0; number < 2 * kSizes; ++number) {
+    order->Insert(EntryId(number), traits_of(number));
+    left.insert(number);
+  }
+  size_t asked = 0;
+  order->Victim([&](EntryId) { return ++asked > 0; }, UINT32_MAX);
+  EXPECT_LT(asked, kSizes / 2);
+  // Some go as clients please, the rest as victims.
+  for (uint32_t number = 0; number < 2 * kSizes; number += 3) {
+    order->Remove(EntryId(number), traits_of(number));
+    left.erase(number);
+  }
+  while (order->size() > 0) {
+    const EntryId victim = order->Victim([](EntryId) { return true; }, UINT32_MAX);
+    ASSERT_EQ(left.erase(victim.value()), 1u) << victim.value();
+    order->Remove(victim, traits_of(victim.value()));
+  }
+  EXPECT_TRUE(left.empty());
+}
+
 TEST(GhostMemory, KnowsABlockThatReturnsOnce) {
   GhostMemory ghosts;
   ghosts.Remember(7, {At(5), 3, 11}, 100, 1);
