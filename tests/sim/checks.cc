@@ -44,6 +44,7 @@ void Simulation::CheckLedger() {
   CheckMemory(stats);
   CheckZeroed(stats);
   CheckUnreadable(stats);
+  CheckWriteBudget(stats);
   nvme_drops_ = NvmeDropsOf(stats);
   if (node_.nvme_offline()) model_.NoteOffline(Now());
   if (node_.nvme() != nullptr) {
@@ -211,6 +212,23 @@ void Simulation::CheckUnreadable(const engine::EngineStats& stats) {
   const uint64_t most = stats.nvme_mismatches + stats.nvme_read_errors / kReadErrorsPerBlockMax;
   if (given_up > most)
     Wrong(absl::StrCat(given_up, " blocks were given up as unreadable, of which ", most, " at most were"));
+}
+
+// But for what is pinned a boot writes no more than it began with, and what was earned since. Every block is at least
+// of the smallest size.
+void Simulation::CheckWriteBudget(const engine::EngineStats& stats) {
+  if (plan_.write_budget == 0) return;
+  uint64_t blocks = 0;
+  for (const engine::TenantStats& tenant : stats.tenants) {
+    blocks += tenant.write_throughs + tenant.demotions;
+    pinned_in_boot_ |= tenant.pinned_bytes > 0;
+  }
+  if (pinned_in_boot_) return;
+  uint32_t slot_bytes = UINT32_MAX;
+  for (const ModelLayout& layout : plan_.layouts) slot_bytes = std::min(slot_bytes, layout.SlotBytes());
+  const uint64_t written = blocks * (slot_bytes + kNvmeHeaderBytes);
+  const uint64_t most = kBlockBytesMax + plan_.write_budget * (static_cast<uint64_t>(node_.up_ms()) / 1000 + 1);
+  if (written > most) Wrong(absl::StrCat(written, " bytes at least were written, of a budget of ", most));
 }
 
 // What was counted since the last record went, or since the last look: copies without a record went, too.

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kUnfinishedMax = 600;
 constexpr size_t kFinishedKept = 64;
-constexpr size_t kWaitingReservesMax = 64;
+constexpr size_t kWaitingRequestsMax = 64;
 
 }  // namespace
 
@@ -18,7 +18,7 @@ constexpr size_t kWaitingReservesMax = 64;
 
 void Simulation::DoReserve() {
   uint32_t index;
-  if (!AnyLife(&index) || reserves_.size() > kWaitingReservesMax) return;
+  if (!AnyLife(&index) || reserves_.size() > kWaitingRequestsMax) return;
   const auto space = static_cast<uint32_t>(random_.Below(plan_.layouts.size()));
   if (!Open(index, space)) return;
   const Chain chain = AnyChain();

@@ -52,6 +52,7 @@ constexpr Row kRows[] = {
     {Situation::kBorrowsNvmeWhileWaited, "borrows NVMe while one waits", 20},
     {Situation::kNvmeRefused, "refused on NVMe", 50},
     {Situation::kNvmeClaimed, "guarantee on NVMe claimed", 5},
+    {Situation::kWriteSpared, "write spared", 200},
     {Situation::kPopulateFailed, "populate failed", 20},
     {Situation::kHoleFilled, "hole written to", 5},
     {Situation::kWriteFailed, "disk write failed", 50},

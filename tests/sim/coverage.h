@@ -54,6 +54,7 @@ enum class Situation : uint8_t {
   kBorrowsNvmeWhileWaited,
   kNvmeRefused,  // for want of capacity
   kNvmeClaimed,  // a guarantee of more than a segment, and got
+  kWriteSpared,  // the write budget had too little left for what the block is worth
   // --- devices
   kPopulateFailed,
   kHoleFilled,  // a client wrote where it has no memory
@@ -90,7 +91,7 @@ enum class Situation : uint8_t {
   kClearCopyGoes,  // it was written before its policy asked for that
   kKeyGone,        // and its block with it
 };
-inline constexpr size_t kSituations = 71;
+inline constexpr size_t kSituations = 72;
 
 class Coverage {
  public:

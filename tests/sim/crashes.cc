@@ -179,6 +179,7 @@ void Simulation::NoteBoot() {
     for (const engine::TenantTierStats& tier : tenant.tiers) {
       for (const auto& [reason, situation] : kDrops) coverage_.Note(situation, tier.drop(reason).count);
       coverage_.Note(Situation::kQueueFull, tier.refusal(policy::Refusal::kQueueFull).count);
+      coverage_.Note(Situation::kWriteSpared, tier.refusal(policy::Refusal::kWriteBudget).count);
     }
   }
   coverage_.Note(Situation::kPopulateFailed, node_.memory().counts().failures);
@@ -232,7 +233,7 @@ void Simulation::Boot() {
   catalog_failed_ = in_trouble_ = false;
   guarantee_waits_ = {};
   nvme_drops_ = {};
-  recovery_noted_ = false;
+  recovery_noted_ = pinned_in_boot_ = false;
   const std::map<SlotId, uint32_t> durable = model_.durable();
   node_.Boot(RulesInForce());
   tenants_of_boot_ = 0;

@@ -58,9 +58,11 @@ void Node::Boot(std::vector<policy::TenantRules> rules) {
     for (const tier::ErasureRecord& erasure : catalog_->open_erasures())
       boot_date_ms_ = std::max(boot_date_ms_, erasure.before_wall_ms);
   }
-  engine_ = std::make_unique<engine::CacheEngine>(
-      engine::EngineOptions{.eviction = plan_.eviction, .removed_grace_ms = plan_.removed_grace_ms}, devices,
-      policy::PolicyTable::FromRules(std::move(rules), capacity_));
+  engine_ =
+      std::make_unique<engine::CacheEngine>(engine::EngineOptions{.eviction = plan_.eviction,
+                                                                  .nvme_write_bytes_per_second = plan_.write_budget,
+                                                                  .removed_grace_ms = plan_.removed_grace_ms},
+                                            devices, policy::PolicyTable::FromRules(std::move(rules), capacity_));
   engine_->SetObserver(observer_);
   recovered_ = false;
   engine_->Recover([this](const absl::Status&) { recovered_ = true; });

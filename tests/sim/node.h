@@ -52,6 +52,7 @@ class Node {
   // What the engine takes for the date: the wall clock of its start, or the last date on disk when that is later, and
   // the time since.
   int64_t DateMs() const { return boot_date_ms_ + clock_.WallMs() - boot_ms_; }
+  int64_t up_ms() const { return clock_.WallMs() - boot_ms_; }
   // What the file of keys says, by their numbers.
   void SetKeys(const std::set<uint32_t>& ids);
   // One virtual instant later.

@@ -63,6 +63,13 @@ void AddEncryption(Plan* plan) {
   plan->keys_go = plan->encrypts && random.Chance(40);
 }
 
+// Drawn apart, as above.
+void AddWriteBudget(Plan* plan) {
+  Random random(plan->seed ^ 0xb0d9e7);
+  if (plan->nvme_bytes == 0 || plan->planted != Planted::kNothing || !random.Chance(25)) return;
+  plan->write_budget = random.Chance(50) ? 1 : random.Between(1, 64) * kKiB;
+}
+
 // Several disks, the last one the largest; mostly one alone of them is sick. Drawn apart, as above.
 void SplitDisk(Plan* plan) {
   Random random(plan->seed ^ 0xd15c5);
@@ -140,6 +147,7 @@ Plan MakePlan(uint64_t seed, Planted planted) {
   AddMoreFaults(&plan);
   AddLargeBlocks(&plan);
   AddEncryption(&plan);
+  AddWriteBudget(&plan);
   SplitDisk(&plan);
   return plan;
 }
@@ -181,6 +189,7 @@ std::string Describe(const Plan& plan) {
                   plan.keys_go    ? ", encrypted, and keys go"
                   : plan.encrypts ? ", encrypted"
                                   : "",
+                  plan.write_budget > 0 ? absl::StrCat(", ", plan.write_budget, " bytes a second may be written") : "",
                   ", planted: ", PlantedName(plan.planted));
   return out;
 }

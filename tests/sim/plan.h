@@ -86,8 +86,9 @@ struct Plan {
   uint32_t memory_speed = 0, disk_speed = 0, catalog_speed = 0;
   size_t memory_queue_max = 0, disk_queue_max = 0, catalog_queue_max = 0;
   uint32_t chain_length_max = 0;
-  bool encrypts = false;  // some policies want blocks on NVMe encrypted, now and then
-  bool keys_go = false;   // the node loses keys, and gets others
+  bool encrypts = false;      // some policies want blocks on NVMe encrypted, now and then
+  bool keys_go = false;       // the node loses keys, and gets others
+  uint64_t write_budget = 0;  // bytes a second that may be written to NVMe; 0: any amount
   std::string eviction;
   int64_t removed_grace_ms = 0;
   Planted planted = Planted::kNothing;

@@ -200,6 +200,7 @@ class Simulation : private engine::EngineObserver {
   void CheckSecrets();
   void CheckZeroed(const BlockRef& ref, SlotId slot, const std::string& why);
   void CheckUnreadable(const engine::EngineStats& stats);
+  void CheckWriteBudget(const engine::EngineStats& stats);
   // Copies on NVMe that were given up in this boot, by reason.
   using NvmeDrops = std::array<uint64_t, policy::kDropReasonCount>;
   static NvmeDrops NvmeDropsOf(const engine::EngineStats& stats);
@@ -268,6 +269,7 @@ class Simulation : private engine::EngineObserver {
   bool past_back_ = false;
   tier::DiskSet informed_ = tier::kAllDisks;  // their catalogs have every deletion that was reported
   bool recovery_noted_ = false;               // in this boot
+  bool pinned_in_boot_ = false;               // something was
   bool catalog_failed_ = false;               // it was told to, in this boot
   bool in_trouble_ = false;                   // devices are held
   std::set<uint32_t> keys_ = {1};             // of the node, by their numbers

@@ -302,7 +302,7 @@ std::string Simulation::UnderWay() {
       {"drops", drops},
       {"reserves", reserves_.size()},
       {"loads", loads_},
-      {"waiters", stats.waiting_reserves},
+      {"waiters", stats.waiting_requests},
       {"reads", stats.loads_under_way},
       {"writes", stats.writes_under_way},
       {"leases", stats.leased_blocks},
