@@ -79,7 +79,7 @@ void FillStatus(const NodeView& view, pb::StatusReply* reply) {
   reply->set_entries(engine.entries);
   reply->set_index_bytes(engine.index_bytes);
   reply->set_leased_blocks(engine.leased_blocks);
-  reply->set_waiting_reserves(engine.waiting_reserves);
+  reply->set_waiting_requests(engine.waiting_requests);
   reply->set_loads_under_way(engine.loads_under_way);
   reply->set_writes_under_way(engine.writes_under_way);
   reply->set_recovering(engine.recovering);

@@ -209,7 +209,7 @@ std::string UnderWayOf(const NodeParts& parts) {
   const auto note = [&](uint64_t count, const std::string& of) {
     if (count > 0) what.push_back(absl::StrCat(count, " ", of));
   };
-  note(stats.waiting_reserves, "stores that wait for room");
+  note(stats.waiting_requests, "stores and loads that wait for room");
   note(stats.loads_under_way, "loads");
   note(stats.writes_under_way, "writes to NVMe");
   note(std::accumulate(stats.reclaiming_bytes.begin(), stats.reclaiming_bytes.end(), uint64_t{0}),

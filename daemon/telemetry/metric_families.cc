@@ -337,7 +337,7 @@ void AddNodeFamilies(const NodeMetrics& metrics, std::vector<prometheus::MetricF
   AddSingle(kIndexEntries, static_cast<double>(engine.entries), out);
   AddSingle(kIndexBytes, static_cast<double>(engine.index_bytes), out);
   AddSingle(kLeasedBlocks, static_cast<double>(engine.leased_blocks), out);
-  AddSingle(kWaitingReserves, static_cast<double>(engine.waiting_reserves), out);
+  AddSingle(kWaitingRequests, static_cast<double>(engine.waiting_requests), out);
   AddSingle(kLoadsUnderWay, static_cast<double>(engine.loads_under_way), out);
   AddSingle(kWritesUnderWay, static_cast<double>(engine.writes_under_way), out);
   AddSingle(kStrayBytes, static_cast<double>(engine.stray_bytes_punched), out);

@@ -85,8 +85,10 @@ inline constexpr MetricName kRefusalDuration{"kvartal_refusal_duration_seconds",
                                              "What deciding took, of Reserves with a refused block"};
 inline constexpr MetricName kIndexEntries{"kvartal_index_entries", "Blocks in the prefix index"};
 inline constexpr MetricName kIndexBytes{"kvartal_index_bytes", "Memory of the prefix index"};
-inline constexpr MetricName kLeasedBlocks{"kvartal_leased_blocks", "Blocks under a lease"};
-inline constexpr MetricName kWaitingReserves{"kvartal_waiting_reserves", "Reserves waiting for memory or a write"};
+inline constexpr MetricName kLeasedBlocks{"kvartal_leased_blocks",
+                                          "Blocks under a lease or a load, each once for every one of them"};
+inline constexpr MetricName kWaitingRequests{"kvartal_waiting_requests",
+                                             "Reserves and Loads waiting for memory or a write"};
 inline constexpr MetricName kLoadsUnderWay{"kvartal_loads_under_way", "Reads from NVMe not yet done"};
 inline constexpr MetricName kWritesUnderWay{"kvartal_writes_under_way", "Writes to NVMe not yet done"};
 inline constexpr MetricName kStrayBytes{"kvartal_stray_bytes_punched_total",

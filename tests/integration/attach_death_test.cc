@@ -40,7 +40,7 @@ TEST_P(DeathTest, LeavesOnlyWhatWasCommitted) {
   EXPECT_EQ(after.groups, before_.groups);
   EXPECT_EQ(after.leased_blocks, before_.leased_blocks);
   EXPECT_EQ(after.filling_blocks, 0u);
-  EXPECT_EQ(after.waiting_reserves, 0u);
+  EXPECT_EQ(after.waiting_requests, 0u);
   EXPECT_EQ(after.open_fds, before_.open_fds);
   // Of eight reserved blocks the first four were committed at step 4, if it was reached with reservations in hand.
   const bool committed = last_step >= 4 && !memory_held;
@@ -193,7 +193,7 @@ TEST_F(CrowdTest, LeavesNothingBehind) {
   EXPECT_EQ(after.sessions, before_.sessions);
   EXPECT_EQ(after.groups, before_.groups);
   EXPECT_EQ(after.leased_blocks, before_.leased_blocks);
-  EXPECT_EQ(after.waiting_reserves, 0u);
+  EXPECT_EQ(after.waiting_requests, 0u);
   EXPECT_EQ(after.open_fds, before_.open_fds);
   engine_->CheckInvariants();
 }

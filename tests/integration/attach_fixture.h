@@ -185,7 +185,7 @@ class AttachTest : public ::testing::Test {
     Spin();
     if (engine_ != nullptr) {
       EXPECT_EQ(engine_->stats().leased_blocks, 0u) << "a stopped server leases nothing";
-      EXPECT_EQ(engine_->stats().waiting_reserves, 0u);
+      EXPECT_EQ(engine_->stats().waiting_requests, 0u);
       engine_->CheckInvariants();
     }
     engine_.reset();
@@ -331,12 +331,12 @@ class AttachTest : public ::testing::Test {
 
   // --- what must come back to where it was
   struct Balance {
-    uint64_t charged_bytes, leased_blocks, filling_blocks, waiting_reserves, sessions, groups;
+    uint64_t charged_bytes, leased_blocks, filling_blocks, waiting_requests, sessions, groups;
     size_t open_fds;
     friend bool operator==(const Balance&, const Balance&) = default;
     friend void PrintTo(const Balance& b, std::ostream* out) {
       *out << "charged " << b.charged_bytes << " leased " << b.leased_blocks << " filling " << b.filling_blocks
-           << " waiting " << b.waiting_reserves << " sessions " << b.sessions << " groups " << b.groups << " fds "
+           << " waiting " << b.waiting_requests << " sessions " << b.sessions << " groups " << b.groups << " fds "
            << b.open_fds;
     }
   };
@@ -359,7 +359,7 @@ class AttachTest : public ::testing::Test {
     Balance now{};
     now.charged_bytes = engine.charged_bytes[TierIndex(TierKind::kDram)];
     now.leased_blocks = engine.leased_blocks;
-    now.waiting_reserves = engine.waiting_reserves;
+    now.waiting_requests = engine.waiting_requests;
     for (const SessionInfo& session : attach.session_list) now.filling_blocks += session.filling_blocks;
     now.sessions = attach.sessions;
     now.groups = attach.groups;

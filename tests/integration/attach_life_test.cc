@@ -248,10 +248,10 @@ TEST_F(AttachLifeTest, ALoadThatWaitsEndsWithItsClient) {
   load.mutable_load()->set_count(16);
   ASSERT_TRUE(red.Send(load));
   Spin();
-  ASSERT_EQ(engine_->stats().waiting_reserves, 1u);
+  ASSERT_EQ(engine_->stats().waiting_requests, 1u);
   red.Close();
   Spin();
-  EXPECT_EQ(engine_->stats().waiting_reserves, 0u) << "nobody waits for it";
+  EXPECT_EQ(engine_->stats().waiting_requests, 0u) << "nobody waits for it";
   EXPECT_EQ(engine_->stats().leased_blocks, 0u);
   memory_->Release();
   AdvanceMs(500);

@@ -59,7 +59,8 @@ void FillBlock(const BlockKey& key, std::span<std::byte> out) {
     std::memcpy(out.data() + i * sizeof(word), &word, sizeof(word));
   }
   const uint64_t tail = start + words * step;
-  std::memcpy(out.data() + words * sizeof(tail), &tail, out.size() - words * sizeof(tail));
+  const size_t tail_bytes = out.size() - words * sizeof(tail);
+  if (tail_bytes > 0) std::memcpy(out.data() + words * sizeof(tail), &tail, tail_bytes);
 }
 
 uint64_t WrongBytes(const BlockKey& key, std::span<const std::byte> in) {

@@ -47,7 +47,7 @@ void PrintStatusTable(const pb::StatusReply& status) {
   PrintLine("sessions", HumanCount(status.sessions()));
   PrintLine("index", absl::StrCat(HumanCount(status.entries()), " blocks, ", HumanBytes(status.index_bytes()), ", ",
                                   HumanCount(status.leased_blocks()), " leased"));
-  PrintLine("under way", absl::StrCat(HumanCount(status.waiting_reserves()), " reserves waiting, ",
+  PrintLine("under way", absl::StrCat(HumanCount(status.waiting_requests()), " reserves waiting, ",
                                       HumanCount(status.loads_under_way()), " loads, ",
                                       HumanCount(status.writes_under_way()), " writes"));
   if (!status.io_engine().empty()) {

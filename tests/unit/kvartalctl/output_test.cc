@@ -61,6 +61,9 @@ TEST(HumanShare, NothingOfNothingIsNoNumber) {
 }
 
 TEST(ToJson, KeepsLargeNumbersExactAndZeroFields) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "protobuf's headers give maps more members under this sanitizer than the packaged library knows of";
+#endif
   admin::v1::StatusReply reply;
   reply.set_index_bytes(UINT64_MAX);
   reply.add_recent_reclaim_us(7);
