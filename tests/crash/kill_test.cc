@@ -91,7 +91,7 @@ class KillTest : public ::testing::Test {
     for (uint64_t i = 0; i < kLoads; ++i, next_chain_ += kChainsALoad) {
       loads.push_back(
           std::make_unique<RestartLoad>(daemon_.attach_socket(), kLayout, next_chain_, kChainsALoad, random_()));
-      threads.emplace_back([&, i] { results[i] = loads[i]->Run(stop); });
+      threads.emplace_back([&stop, &result = results[i], load = loads.back().get()] { result = load->Run(stop); });
     }
     const uint64_t kill_after = kKillAfterMin + random_() % (kKillAfterMax - kKillAfterMin);
     WaitDurable(recovered + kill_after);

@@ -129,7 +129,7 @@ class RestartRun {
       loads.push_back(
           std::make_unique<RestartLoad>(daemon_->door_socket(kLoadTenant), layout_, next_chain_, chains, random_()));
       next_chain_ += chains;
-      threads.emplace_back([&, i] { results[i] = loads[i]->Run(stop); });
+      threads.emplace_back([&stop, &result = results[i], load = loads.back().get()] { result = load->Run(stop); });
     }
     const int64_t wait_ms = kKillAfterMsMin + static_cast<int64_t>(random_() % (kKillAfterMsMax - kKillAfterMsMin));
     std::this_thread::sleep_for(std::chrono::milliseconds(wait_ms));
