@@ -213,7 +213,8 @@ bool FakeEngine::LoadBlocks(size_t rank, size_t group, const Request& request, s
   client::Lease borrowed(worker.client.get(), raw);
   if (borrowed.Load(from, count, kDeadlineMs).count < count) return false;
   for (uint32_t i = from; i < from + count; ++i) {
-    const void* const shard = borrowed.Shard(i, ShardOf(rank));
+    const size_t of_rank = options_.mixes_up_ranks ? (rank + 1) % workers_.size() : rank;
+    const void* const shard = borrowed.Shard(i, ShardOf(of_rank));
     if (shard == nullptr) return false;
     const uint32_t page = request.pages[group][i];
     memory_[rank][group].Scatter(shard, page);

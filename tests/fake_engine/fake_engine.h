@@ -30,6 +30,7 @@ struct EngineOptions {
   kernels::PageOrder order = kernels::PageOrder::kLBHNC;
   uint32_t chunks = 24;  // that fit in its pages; a chunk is a block of the group with the largest
   uint64_t seed = 1;
+  bool mixes_up_ranks = false;  // a bug: what is loaded for a rank is the next one's. To be counted as wrong
 };
 
 struct EngineStats {

@@ -145,6 +145,21 @@ TEST_F(FakeEngineTest, ADaemonThatIsKilledCostsNoRightPage) {
   EXPECT_GT(engine->stats().loaded, 0u);
 }
 
+// The control of all others.
+TEST_F(FakeEngineTest, AnEngineThatLoadsForAnotherRankIsFoundOut) {
+  const Model model = Models()[1];
+  auto engine = FakeEngine::Start({.socket = daemon_.attach_socket(),
+                                   .groups = model.groups,
+                                   .ranks = model.ranks,
+                                   .order = kernels::PageOrder::kLBHNC,
+                                   .seed = 4,
+                                   .mixes_up_ranks = true});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  Prompts prompts((*engine)->chunk_tokens(), 17);
+  Serve(engine->get(), &prompts, 60);
+  EXPECT_GT((*engine)->stats().wrong, 0u);
+}
+
 TEST_F(FakeEngineTest, TwoEnginesAtOnceShareWhatTheyStore) {
   const Model model = Models()[3];
   const auto first = Start(model, kernels::PageOrder::kLBHNC, 5), second = Start(model, kernels::PageOrder::kBHLNC, 6);
