@@ -183,7 +183,7 @@ void EngineState::SetCipher(const TenantState& tenant) {
                                                std::max(WallMsOfTick(NowTick()), tenant.not_before_ms))
                  : devices.ciphers->Find(tenant.owner, rules.uid);
   }
-  devices.nvme->SetCipher(tenant.domain(), std::move(cipher), rules.encrypt_nvme);
+  devices.nvme->SetCipher(tenant.domain(), cipher, rules.encrypt_nvme);
 }
 
 int64_t EngineState::RemovalDateMs(const TenantState& tenant) const {

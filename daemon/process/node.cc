@@ -137,14 +137,15 @@ void Node::WatchTokens() {
   }
   policy_->WatchKeys([this](const std::string& issuer, const std::string& jwks) {
     absl::StatusOr<token::KeySet> keys = token::KeySet::Parse(jwks);
-    parts_.operator_keys_refused = !keys.ok();
-    if (keys.ok()) {
+    const bool accepted = keys.ok();
+    parts_.operator_keys_refused = !accepted;
+    if (accepted) {
       attach_->SetTokenKeys(issuer, *std::move(keys));
     } else {
       Log(LogLevel::kError, "tokens",
           "the operator's key set is refused, what it was before goes on to vouch: ", keys.status().message());
     }
-    return keys.ok();
+    return accepted;
   });
 }
 

@@ -335,6 +335,7 @@ void RocksStore::EndErasure(uint64_t id) {
 
 std::vector<ErasureRecord> RocksStore::Erasures() const {
   std::vector<ErasureRecord> erasures;
+  erasures.reserve(erasures_.size());
   for (const auto& [id, erasure] : erasures_) erasures.push_back(erasure);
   return erasures;
 }
@@ -344,10 +345,10 @@ absl::Status RocksStore::ReadErasures() {
   const rocksdb::Slice first(&kErasurePrefix, 1);
   for (it->Seek(first); it->Valid() && it->key().starts_with(first); it->Next()) {
     if (it->key().size() != kErasureKeyBytes) continue;
-    absl::StatusOr<ErasureRecord> erasure =
-        DecodeErasure(ErasureOfKey(it->key()), {it->value().data(), it->value().size()});
+    const uint64_t id = ErasureOfKey(it->key());
+    absl::StatusOr<ErasureRecord> erasure = DecodeErasure(id, {it->value().data(), it->value().size()});
     if (erasure.ok()) {
-      erasures_[erasure->id] = *std::move(erasure);
+      erasures_[id] = *std::move(erasure);
     } else {
       Log(LogLevel::kError, "catalog", "a receipt is lost: ", std::string(erasure.status().message()));
     }

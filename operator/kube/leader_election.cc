@@ -24,6 +24,8 @@ LeaseRequest LeaderElection::GetLater(const ApiError& error, int64_t now_ms) {
   int64_t wished_ms = error.retry_after_ms.value_or(0);
   // One last try is left to who leads: to lose the lease would cost the server more than that.
   if (leading_) wished_ms = std::min(wished_ms, renewed_ms_ + times_.renew_ms - times_.call_ms - now_ms);
+  // Who is to take over does not sleep through the end of a lease.
+  if (!leading_) wished_ms = std::min(wished_ms, times_.duration_ms);
   next.after_ms = std::max(next.after_ms, wished_ms);
   asked_ = next.verb;
   return next;

@@ -48,8 +48,8 @@ absl::StatusOr<double> StreamCeiling::Write(const FioJob& job) const {
   const UniqueFd file(::open(job.path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
   if (!file.valid()) return absl::ErrnoToStatus(errno, job.path);
   const auto depth = static_cast<uint64_t>(job.depth);
-  KV_ASSIGN_OR_RETURN(const device::Ring ring,
-                      device::MakeRing(static_cast<unsigned>(depth), device::RingOwner::kCaller));
+  KV_ASSIGN_OR_RETURN(const device::Ring ring, device::MakeRing(static_cast<unsigned>(depth)));
+  KV_RETURN_IF_ERROR(device::EnableRing(ring.get()));
   const uint64_t count = std::min(job.total_bytes, memory_.size()) / job.io_bytes;
   std::vector<iovec> parts(count);
   const SystemClock clock;

@@ -51,6 +51,13 @@ struct Candidate {
   }
 };
 
+TEST(LeaderElectionTest, AStandbyThatIsToldToWaitWaitsNoLongerThanALeaseLasts) {
+  Candidate standby("b");
+  const ApiError busy{ErrorKind::kTooManyRequests, 429, "", 120'000};
+  standby.next = standby.election.OnAnswer(busy, nullptr, 1000, kWall);
+  EXPECT_EQ(standby.next.after_ms, LeaseTimes().duration_ms);
+}
+
 TEST(LeaderElectionTest, TheFirstOneMakesTheLeaseAndLeads) {
   LeaseServer server;
   Candidate a("a");
