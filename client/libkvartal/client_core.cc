@@ -15,12 +15,13 @@ constexpr size_t kEpochBytesMax = 64;
 
 }  // namespace
 
-ClientCore::ClientCore(std::string socket_path, std::string token_path, std::string client_name, std::string join_group)
+ClientCore::ClientCore(std::string socket_path, std::string token_path, std::string client_name, std::string join_group,
+                       std::shared_ptr<Bell> bell)
     : socket_path_(std::move(socket_path)),
       token_path_(std::move(token_path)),
       client_name_(std::move(client_name)),
       join_group_(std::move(join_group)),
-      keeper_(std::make_unique<SessionKeeper>()),
+      keeper_(std::make_unique<SessionKeeper>(std::move(bell))),
       jitter_(static_cast<uint32_t>(Deadline::NowNs() ^ reinterpret_cast<uintptr_t>(this))) {}
 
 ClientCore::~ClientCore() {

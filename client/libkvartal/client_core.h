@@ -26,7 +26,8 @@ uint32_t AnswerWithinMs(const Deadline& deadline);
 class ClientCore {
  public:
   // `token_path`: of a ServiceAccount token; "": none.
-  ClientCore(std::string socket_path, std::string token_path, std::string client_name, std::string join_group);
+  ClientCore(std::string socket_path, std::string token_path, std::string client_name, std::string join_group,
+             std::shared_ptr<Bell> bell);
   ~ClientCore();
   ClientCore(const ClientCore&) = delete;
   ClientCore& operator=(const ClientCore&) = delete;

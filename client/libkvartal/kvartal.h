@@ -65,9 +65,9 @@ typedef struct kv_options {
 } kv_options;
 
 /* `options` may be NULL. Gives a client also when no daemon answers (KV_UNAVAILABLE: every call is a miss until one
- * appears); then *client is NULL only when this process has no memory or thread left. So it is when
- * the token's file cannot be read yet. KV_DENIED, KV_INVALID_ARGUMENT,
- * KV_UNSUPPORTED and KV_NOT_FOUND (no such group to join) give none: kv_last_error(NULL) tells this thread why. */
+ * appears); so it does when the token's file cannot be read yet. With KV_UNAVAILABLE *client is NULL only when this
+ * process has no memory, thread or open file left. KV_DENIED, KV_INVALID_ARGUMENT, KV_UNSUPPORTED and KV_NOT_FOUND (no
+ * such group to join) give none: kv_last_error(NULL) tells this thread why. */
 KV_API kv_status kv_attach(const kv_options* options, kv_client** client);
 /* Ends the session: leases end, unfinished blocks are aborted, memory is unmapped. NULL is allowed. */
 KV_API void kv_detach(kv_client* client);
