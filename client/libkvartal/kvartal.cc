@@ -153,7 +153,7 @@ const char* kv_status_name(kv_status status) {
 }
 
 int kv_connected(const kv_client* client) {
-  return client != nullptr && !client->core.InForkedChild() && client->core.connected() ? 1 : 0;
+  return client != nullptr && !client->core.InForkedChild() && client->core.AskConnected() ? 1 : 0;
 }
 
 const char* kv_tenant(const kv_client* client) { return client == nullptr ? "" : client->core.tenant().c_str(); }

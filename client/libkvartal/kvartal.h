@@ -78,7 +78,7 @@ KV_API const char* kv_last_error(const kv_client* client);
 /* "tenant_limit", "capacity", ... of the last KV_REFUSED or partly refused call; "" when there was none. */
 KV_API const char* kv_last_refusal(const kv_client* client);
 KV_API const char* kv_status_name(kv_status status);
-/* 1 while a session is up. */
+/* 1 while a session is up. Any thread may ask at any time before kv_detach, also while another is in a call. */
 KV_API int kv_connected(const kv_client* client);
 /* The tenant the daemon took this process for; "" before the first attach. */
 KV_API const char* kv_tenant(const kv_client* client);
