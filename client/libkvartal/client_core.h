@@ -114,6 +114,9 @@ class ClientCore {
   // --- store path (client_store.cc)
   kv_status TakeReserved(const kv_reserve_args& args, const Namespace& ns, kv_slot* slots);
   bool IsOfThisSession(const kv_slot& slot) const;
+  // A Commit or an Abort of `slots` came to `status`, and the daemon has not heard of them: nobody will write or commit
+  // them any more, which it is told as soon as it takes it.
+  kv_status AbortUnheard(std::span<const kv_slot> slots, kv_status status);
 
   const ProcessMark mark_ = ProcessMark::Here();
   const std::string socket_path_, token_path_, client_name_, join_group_;

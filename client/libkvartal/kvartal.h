@@ -190,7 +190,8 @@ typedef struct kv_reserve_args {
 KV_API kv_status kv_reserve(kv_client* client, const kv_reserve_args* args, kv_slot* slots, uint32_t deadline_ms);
 /* Makes filled slots visible; slots that were not granted are passed over. *committed (may be NULL): how many are
  * stored now. KV_NOT_FOUND when that is fewer than were granted: the others were committed or aborted before, or their
- * session had ended. */
+ * session had ended. With KV_UNAVAILABLE the slots that the daemon had not heard of are given back as soon as it takes
+ * it, and after any kv_commit or kv_abort there is nothing to be written to them any more. */
 KV_API kv_status kv_commit(kv_client* client, const kv_slot* slots, uint32_t count, uint32_t shard, uint32_t* committed,
                            uint32_t deadline_ms);
 KV_API kv_status kv_abort(kv_client* client, const kv_slot* slots, uint32_t count, uint32_t deadline_ms);
