@@ -9,10 +9,10 @@
  * themselves, with back-off (50 ms to 2 s; no call ever waits for it), and open the namespaces again. Leases and
  * reservations end with their session.
  * Memory. Pointers lead straight into mapped shared memory. Their content is yours to read while you hold the lease,
- * and to write between kv_reserve and kv_commit / kv_abort. The addresses stay readable until kv_detach, also when the
- * daemon is gone: when a session ends its memory is kept while a lease reads it (of the last 4 dead daemons), then, or
- * at once and without a call of yours, replaced by zeros, for which kv_block_valid says 0; only after 64 such ends are
- * the oldest addresses given up.
+ * and to write between kv_reserve and kv_commit / kv_abort. When a session ends its memory is kept while a lease reads
+ * it (of the last 4 dead daemons), then, or at once and without a call of yours, replaced by zeros, for which
+ * kv_block_valid says 0. The addresses stay readable until kv_detach, but for the oldest after 64 such ends, and after
+ * 4 where they are more than 8 TiB together: a pointer from so long ago is a crash.
  * Fork. In a forked child every call is KV_UNAVAILABLE, nothing is sent, and the memory is not mapped: attach anew
  * there.
  * Signals. SIGPIPE is never raised, and no signal is delivered to the background thread.

@@ -2,9 +2,10 @@
 
 Shapes. A *key* is 32 bytes: the engine's own chained hash of a prompt up to and including one block. A *chain* is a
 prompt's keys in order. A *block* is the KV bytes of one key: `shard_count` shards of `shard_bytes` bytes.
-Memory. Arrays of this module are numpy `uint8` views of mapped shared memory, never copies. They stay readable for as
-long as they exist, also after the daemon, the lease and the client are gone; whether the bytes were the block's all the
-while is what `Lease.valid` says after copying them out.
+Memory. Arrays of this module are numpy `uint8` views of mapped shared memory, never copies. They stay readable after
+the lease, the client and the daemon are gone, but not for ever: the end of a session lets go of its memory, and 64 such
+ends later, or 4 where they have more than 8 TiB of addresses together (an arena has four times the memory of its node),
+to read it is a crash. Whether the bytes were the block's all the while, `Lease.valid` says after copying them out.
 Failures. An absent, slow or refusing daemon is a miss: empty leases, slots that are None, 0 loaded. `Client.status` and
 `Client.error` say why. Only misuse raises: `ValueError` for arguments, `RuntimeError` for a closed client.
 Threads. Calls on one client take turns, so any thread may make them; each waits for the daemon with the interpreter
@@ -422,7 +423,7 @@ class Lease:
             lib.kv_release(self._handle.pointer, self._pointer, count)
 
     def release(self) -> None:
-        """Gives the lease back. May be called twice. Arrays stay readable, but are no longer the block's."""
+        """Gives the lease back. May be called twice. Arrays can be read on, but are no longer the block's."""
         pointer, self._pointer = self._pointer, None
         if pointer and self._handle is not None:
             with self._client._turn:
