@@ -9,17 +9,20 @@ to read it is a crash. Whether the bytes were the block's all the while, `Lease.
 Failures. An absent, slow or refusing daemon is a miss: empty leases, slots that are None, 0 loaded. `Client.status` and
 `Client.error` say why. Only misuse raises: `ValueError` for arguments, `RuntimeError` for a closed client.
 Threads. Calls on one client take turns, so any thread may make them; each waits for the daemon with the interpreter
-lock released. Reading and writing block bytes needs no turn. After a fork the child has to make its own Client.
+lock released. Reading and writing block bytes needs no turn. After a fork the child has to make its own Client: calls
+on those of its parent are misses, and what it has of them ends without a word to the daemon.
 Times are milliseconds; a deadline of 0 means 1000.
 """
 from __future__ import annotations
 
 import ctypes
 import enum
+import os
 import threading
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from ctypes import byref, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from types import TracebackType
@@ -125,7 +128,7 @@ class Client:
                  deadline_ms: int = 0, token_file: str | None = None):
         if group is not None and len(group) != _abi.GROUP_BYTES:
             raise ValueError(f'a group has {_abi.GROUP_BYTES} bytes, not {len(group)}')
-        self._turn = threading.RLock()
+        self._turns: dict[int, AbstractContextManager[bool]] = {}  # by process
         self._options = _abi.Options(ctypes.sizeof(_abi.Options), socket.encode() if socket else None,
                                      name.encode()[:128] if name else None, group, deadline_ms,
                                      token_file.encode() if token_file else None)
@@ -271,6 +274,13 @@ class Client:
                 return False
             assert self._handle is not None
             return self._note(lib.kv_renew(self._handle.pointer, deadline_ms)) == Status.OK
+
+    @property
+    def _turn(self) -> AbstractContextManager[bool]:
+        """To be held for a call. A forked child has one of its own: in its copy of its parent's another thread may have
+        the turn, which is not there to end it."""
+        process = os.getpid()
+        return self._turns.get(process) or self._turns.setdefault(process, threading.RLock())
 
     # --- behind the verbs; the caller has the turn
 
