@@ -1,5 +1,6 @@
 #include "client/libkvartal/arena_map.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -62,16 +63,26 @@ bool ArenaMap::Identify(const UniqueFd& fd, FileIdentity* identity) {
   return true;
 }
 
+// A file that may shrink can take pages away under a reader, whatever its size is now.
+bool ArenaMap::IsSealed(const UniqueFd& fd) {
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  return seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
+}
+
 std::shared_ptr<ArenaMap> ArenaMap::Map(const UniqueFd& arena_fd, const UniqueFd& generation_fd, uint64_t arena_bytes,
                                         std::string* error) {
   if (arena_bytes == 0 || arena_bytes > kArenaBytesMax || arena_bytes % kSlotAlignBytes != 0) {
     *error = "the daemon announced an arena of " + std::to_string(arena_bytes) + " bytes, which cannot be";
     return nullptr;
   }
+  if (!IsSealed(arena_fd) || !IsSealed(generation_fd)) {
+    *error = "the daemon sent memory that is not sealed against shrinking: whoever shortens it would crash its readers";
+    return nullptr;
+  }
   std::shared_ptr<ArenaMap> map(new ArenaMap());
   map->bytes_ = arena_bytes;
   map->generation_bytes_ = arena_bytes / kSlotAlignBytes * sizeof(uint32_t);
-  // Touching a page behind the end of a file is a SIGBUS: the sizes must be as told.
+  // Touching a page behind the end of a file is a SIGBUS: the sizes must be as told, and stay so.
   if (!Identify(arena_fd, &map->arena_file_) || map->arena_file_.bytes < arena_bytes) {
     *error = "the daemon sent an arena that is smaller than the " + std::to_string(arena_bytes) + " bytes it announced";
     return nullptr;

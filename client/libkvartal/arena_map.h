@@ -57,6 +57,7 @@ class ArenaMap {
     uint64_t bytes = 0;
   };
   ArenaMap() = default;
+  static bool IsSealed(const UniqueFd& fd);
   static bool Identify(const UniqueFd& fd, FileIdentity* identity);
   bool InArena(uint64_t offset, uint64_t bytes) const { return offset <= bytes_ && bytes <= bytes_ - offset; }
 

@@ -3,11 +3,20 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
 
 namespace kvartal::client {
 
-Bell::Bell() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+std::shared_ptr<Bell> Bell::Make(std::string* error) {
+  UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (fd.valid()) return std::shared_ptr<Bell>(new Bell(std::move(fd)));
+  const int code = errno;
+  *error = std::string("cannot wake a background thread: ") + std::strerror(code);
+  if (code == EMFILE) *error += " (the limit of open files of this process is reached: raise it, ulimit -n)";
+  return nullptr;
+}
 
 void Bell::Ring() {
   const uint64_t one = 1;

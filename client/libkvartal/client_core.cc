@@ -15,12 +15,13 @@ constexpr size_t kEpochBytesMax = 64;
 
 }  // namespace
 
-ClientCore::ClientCore(std::string socket_path, std::string token_path, std::string client_name, std::string join_group)
+ClientCore::ClientCore(std::string socket_path, std::string token_path, std::string client_name, std::string join_group,
+                       std::shared_ptr<Bell> bell)
     : socket_path_(std::move(socket_path)),
       token_path_(std::move(token_path)),
       client_name_(std::move(client_name)),
       join_group_(std::move(join_group)),
-      keeper_(std::make_unique<SessionKeeper>()),
+      keeper_(std::make_unique<SessionKeeper>(std::move(bell))),
       jitter_(static_cast<uint32_t>(Deadline::NowNs() ^ reinterpret_cast<uintptr_t>(this))) {}
 
 ClientCore::~ClientCore() {
@@ -98,7 +99,7 @@ kv_status ClientCore::Welcome(std::shared_ptr<Session> session) {
   const uint32_t lease_ms = attached.lease_ms() == 0 ? kLeaseMsDefault : attached.lease_ms();
   session->SetLeaseMs(std::min(lease_ms, kLeaseMsMax));
   if (!token_path_.empty()) session->KeepIdentity(token_path_, attached.identity_ms());
-  session_ = std::move(session);
+  SetSession(std::move(session));
   ++session_serial_;
   session_proved_ = false;
   next_attempt_ns_ = 0;
@@ -112,7 +113,7 @@ void ClientCore::LeaveSession() {
   session_->End();
   DeliverDurable();
   keeper_->Watch(nullptr);
-  session_ = nullptr;
+  SetSession(nullptr);
   if (session_proved_) {
     backoff_ms_ = 0;
     next_attempt_ns_ = 0;
@@ -120,6 +121,16 @@ void ClientCore::LeaveSession() {
     last_error_ = attempt_error_;
     ScheduleRetry(KV_UNAVAILABLE);
   }
+}
+
+void ClientCore::SetSession(std::shared_ptr<Session> session) {
+  const std::lock_guard lock(session_mutex_);
+  session_.swap(session);
+}
+
+bool ClientCore::AskConnected() const {
+  const std::lock_guard lock(session_mutex_);
+  return connected();
 }
 
 void ClientCore::ScheduleRetry(kv_status status) {

@@ -1,12 +1,13 @@
 // A client: what stands behind every kv_* call. Finds the daemon (again), opens namespaces (again), turns calls into
-// requests and checks every answer before a pointer is made of it. Confined to one thread at a time. Invariants: a call
-// is back by its deadline; a session that broke the protocol is never used again; leases and reservations of an ended
-// session are never sent to a later one.
+// requests and checks every answer before a pointer is made of it. Confined to one thread at a time, but for what says
+// that any may ask. Invariants: a call is back by its deadline; a session that broke the protocol is never used again;
+// leases and reservations of an ended session are never sent to a later one.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <span>
 #include <string>
@@ -26,7 +27,8 @@ uint32_t AnswerWithinMs(const Deadline& deadline);
 class ClientCore {
  public:
   // `token_path`: of a ServiceAccount token; "": none.
-  ClientCore(std::string socket_path, std::string token_path, std::string client_name, std::string join_group);
+  ClientCore(std::string socket_path, std::string token_path, std::string client_name, std::string join_group,
+             std::shared_ptr<Bell> bell);
   ~ClientCore();
   ClientCore(const ClientCore&) = delete;
   ClientCore& operator=(const ClientCore&) = delete;
@@ -56,8 +58,10 @@ class ClientCore {
   void OnDurable(void (*callback)(void*, uint64_t), void* context);
 
   // --- what it knows
-  bool InForkedChild() const { return !mark_.IsHere(); }
+  bool InForkedChild() const { return !mark_.IsHere(); }  // any thread
   bool connected() const { return session_ != nullptr && !session_->over(); }
+  // The same for any thread, also while another makes a call.
+  bool AskConnected() const;
   const std::string& last_error() const { return last_error_; }
   const std::string& last_refusal() const { return last_refusal_; }
   const std::string& tenant() const { return tenant_; }
@@ -85,6 +89,7 @@ class ClientCore {
   kv_status TryAttach(const Deadline& deadline);
   kv_status Welcome(std::shared_ptr<Session> session);
   void LeaveSession();
+  void SetSession(std::shared_ptr<Session> session);
   void ScheduleRetry(kv_status status);
   // Sends the session's request, waits, maps a refusal or error to a status.
   kv_status Exchange(const Deadline& deadline);
@@ -109,13 +114,17 @@ class ClientCore {
   // --- store path (client_store.cc)
   kv_status TakeReserved(const kv_reserve_args& args, const Namespace& ns, kv_slot* slots);
   bool IsOfThisSession(const kv_slot& slot) const;
+  // A Commit or an Abort of `slots` came to `status`, and the daemon has not heard of them: nobody will write or commit
+  // them any more, which it is told as soon as it takes it.
+  kv_status AbortUnheard(std::span<const kv_slot> slots, kv_status status);
 
   const ProcessMark mark_ = ProcessMark::Here();
   const std::string socket_path_, token_path_, client_name_, join_group_;
   std::string last_error_, last_refusal_, tenant_, group_;
 
   std::unique_ptr<SessionKeeper> keeper_;
-  std::shared_ptr<Session> session_;
+  mutable std::mutex session_mutex_;
+  std::shared_ptr<Session> session_;  // set by the calling thread under session_mutex_, which any other reads it under
   uint64_t session_serial_ = 0;
   bool session_proved_ = false;  // answered anything but the attach: the next reconnect need not wait
 

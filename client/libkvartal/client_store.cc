@@ -72,11 +72,28 @@ bool ClientCore::IsOfThisSession(const kv_slot& slot) const {
   return arena != nullptr && arena->Contains(slot.data);
 }
 
+kv_status ClientCore::AbortUnheard(std::span<const kv_slot> slots, kv_status status) {
+  if (status != KV_UNAVAILABLE) return status;
+  std::vector<uint64_t> reservations;
+  const auto tell = [&] {
+    if (!reservations.empty()) session_->AbortSurely(reservations);
+    reservations.clear();
+  };
+  for (const kv_slot& slot : slots) {
+    if (slot.outcome != KV_GRANTED || !IsOfThisSession(slot)) continue;
+    reservations.push_back(slot.reservation);
+    if (reservations.size() == kReservePerFrameMax) tell();
+  }
+  tell();
+  return status;
+}
+
 kv_status ClientCore::Commit(const kv_slot* slots, uint32_t count, uint32_t shard, uint32_t* committed,
                              const Deadline& deadline) {
   uint32_t granted = 0;
   for (uint32_t next = 0; next < count;) {
     if (const kv_status status = Connect(deadline); status != KV_OK) return status;
+    const uint32_t first = next;
     wire::Commit* commit = session_->NewRequest()->mutable_commit();
     commit->set_shard(shard);
     for (; next < count && commit->reservations_size() < static_cast<int>(kReservePerFrameMax); ++next) {
@@ -86,7 +103,10 @@ kv_status ClientCore::Commit(const kv_slot* slots, uint32_t count, uint32_t shar
     }
     const auto sent = static_cast<size_t>(commit->reservations_size());
     if (sent == 0) continue;
-    if (const kv_status status = Exchange(deadline); status != KV_OK) return status;
+    if (const kv_status status = Exchange(deadline); status != KV_OK) {
+      const uint32_t unheard = session_->sent() ? next : first;
+      return AbortUnheard({slots + unheard, count - unheard}, status);
+    }
     const wire::ServerFrame& answer = session_->answer();
     const std::string& outcomes = answer.committed().outcomes();
     if (!answer.has_committed() || outcomes.size() != sent) {
@@ -105,6 +125,7 @@ kv_status ClientCore::Abort(const kv_slot* slots, uint32_t count, const Deadline
   uint32_t aborted = 0;
   for (uint32_t next = 0; next < count;) {
     if (const kv_status status = Connect(deadline); status != KV_OK) return status;
+    const uint32_t first = next;
     wire::Abort* abort = session_->NewRequest()->mutable_abort();
     for (; next < count && abort->reservations_size() < static_cast<int>(kReservePerFrameMax); ++next) {
       if (slots[next].outcome != KV_GRANTED) continue;
@@ -113,7 +134,10 @@ kv_status ClientCore::Abort(const kv_slot* slots, uint32_t count, const Deadline
     }
     const auto sent = static_cast<uint32_t>(abort->reservations_size());
     if (sent == 0) continue;
-    if (const kv_status status = Exchange(deadline); status != KV_OK) return status;
+    if (const kv_status status = Exchange(deadline); status != KV_OK) {
+      const uint32_t unheard = session_->sent() ? next : first;
+      return AbortUnheard({slots + unheard, count - unheard}, status);
+    }
     const wire::ServerFrame& answer = session_->answer();
     if (!answer.has_aborted() || answer.aborted().count() > sent) {
       return Violation("the counts in its answer to Abort do not agree");

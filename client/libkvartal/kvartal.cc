@@ -9,6 +9,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "client/libkvartal/client_core.h"
 
@@ -99,8 +100,11 @@ kv_status kv_attach(const kv_options* options, kv_client** client) {
     }
     std::string group;
     if (known.join_group != nullptr) group.assign(reinterpret_cast<const char*>(known.join_group), KV_GROUP_BYTES);
-    auto made =
-        std::unique_ptr<kv_client>(new kv_client{{SocketPath(known), TokenPath(known), ClientName(known), group}});
+    std::shared_ptr<kvartal::client::Bell> bell = kvartal::client::Bell::Make(&attach_error);
+    if (bell == nullptr) return KV_UNAVAILABLE;
+    attach_error = "this process has no memory or no thread left";  // what else may be in the way
+    auto made = std::unique_ptr<kv_client>(
+        new kv_client{{SocketPath(known), TokenPath(known), ClientName(known), group, std::move(bell)}});
     const kv_status status = made->core.Attach(DeadlineOf(known.deadline_ms));
     if (status == KV_OK || status == KV_UNAVAILABLE) {
       *client = made.release();
@@ -149,7 +153,7 @@ const char* kv_status_name(kv_status status) {
 }
 
 int kv_connected(const kv_client* client) {
-  return client != nullptr && !client->core.InForkedChild() && client->core.connected() ? 1 : 0;
+  return client != nullptr && !client->core.InForkedChild() && client->core.AskConnected() ? 1 : 0;
 }
 
 const char* kv_tenant(const kv_client* client) { return client == nullptr ? "" : client->core.tenant().c_str(); }

@@ -9,10 +9,10 @@
  * themselves, with back-off (50 ms to 2 s; no call ever waits for it), and open the namespaces again. Leases and
  * reservations end with their session.
  * Memory. Pointers lead straight into mapped shared memory. Their content is yours to read while you hold the lease,
- * and to write between kv_reserve and kv_commit / kv_abort. The addresses stay readable until kv_detach, also when the
- * daemon is gone: when a session ends its memory is kept while a lease reads it (of the last 4 dead daemons), then, or
- * at once and without a call of yours, replaced by zeros, for which kv_block_valid says 0; only after 64 such ends are
- * the oldest addresses given up.
+ * and to write between kv_reserve and kv_commit / kv_abort. When a session ends its memory is kept while a lease reads
+ * it (of the last 4 dead daemons), then, or at once and without a call of yours, replaced by zeros, for which
+ * kv_block_valid says 0. The addresses stay readable until kv_detach, but for the oldest after 64 such ends, and after
+ * 4 where they are more than 8 TiB together: a pointer from so long ago is a crash.
  * Fork. In a forked child every call is KV_UNAVAILABLE, nothing is sent, and the memory is not mapped: attach anew
  * there.
  * Signals. SIGPIPE is never raised, and no signal is delivered to the background thread.
@@ -65,9 +65,9 @@ typedef struct kv_options {
 } kv_options;
 
 /* `options` may be NULL. Gives a client also when no daemon answers (KV_UNAVAILABLE: every call is a miss until one
- * appears); then *client is NULL only when this process has no memory or thread left. So it is when
- * the token's file cannot be read yet. KV_DENIED, KV_INVALID_ARGUMENT,
- * KV_UNSUPPORTED and KV_NOT_FOUND (no such group to join) give none: kv_last_error(NULL) tells this thread why. */
+ * appears); so it does when the token's file cannot be read yet. With KV_UNAVAILABLE *client is NULL only when this
+ * process has no memory, thread or open file left. KV_DENIED, KV_INVALID_ARGUMENT, KV_UNSUPPORTED and KV_NOT_FOUND (no
+ * such group to join) give none: kv_last_error(NULL) tells this thread why. */
 KV_API kv_status kv_attach(const kv_options* options, kv_client** client);
 /* Ends the session: leases end, unfinished blocks are aborted, memory is unmapped. NULL is allowed. */
 KV_API void kv_detach(kv_client* client);
@@ -78,7 +78,7 @@ KV_API const char* kv_last_error(const kv_client* client);
 /* "tenant_limit", "capacity", ... of the last KV_REFUSED or partly refused call; "" when there was none. */
 KV_API const char* kv_last_refusal(const kv_client* client);
 KV_API const char* kv_status_name(kv_status status);
-/* 1 while a session is up. */
+/* 1 while a session is up. Any thread may ask at any time before kv_detach, also while another is in a call. */
 KV_API int kv_connected(const kv_client* client);
 /* The tenant the daemon took this process for; "" before the first attach. */
 KV_API const char* kv_tenant(const kv_client* client);
@@ -190,7 +190,8 @@ typedef struct kv_reserve_args {
 KV_API kv_status kv_reserve(kv_client* client, const kv_reserve_args* args, kv_slot* slots, uint32_t deadline_ms);
 /* Makes filled slots visible; slots that were not granted are passed over. *committed (may be NULL): how many are
  * stored now. KV_NOT_FOUND when that is fewer than were granted: the others were committed or aborted before, or their
- * session had ended. */
+ * session had ended. With KV_UNAVAILABLE the slots that the daemon had not heard of are given back as soon as it takes
+ * it, and after any kv_commit or kv_abort there is nothing to be written to them any more. */
 KV_API kv_status kv_commit(kv_client* client, const kv_slot* slots, uint32_t count, uint32_t shard, uint32_t* committed,
                            uint32_t deadline_ms);
 KV_API kv_status kv_abort(kv_client* client, const kv_slot* slots, uint32_t count, uint32_t deadline_ms);

@@ -64,6 +64,7 @@ IoResult Session::Call(const Deadline& deadline) {
   const size_t bytes = request_.ByteSizeLong();
   const std::lock_guard lock(receive_mutex_);
   const ReadingMark mark(&reads_);
+  sent_ = false;
   if (bytes > kFrameBytesMax) {
     KeepReleases();
     failure_ = "a request of " + std::to_string(bytes) + " bytes does not fit a frame";
@@ -72,6 +73,7 @@ IoResult Session::Call(const Deadline& deadline) {
   request_.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(send_buffer_.get()));
   switch (has_turn ? connection_->Send(send_buffer_.get(), bytes, &deadline) : IoResult::kTimedOut) {
     case IoResult::kOk:
+      sent_ = true;
       return AwaitAnswer(&deadline);
     case IoResult::kTimedOut:
       KeepReleases();
@@ -122,6 +124,12 @@ void Session::TellSurely() {
   GiveUp();
 }
 
+void Session::AbortSurely(std::span<const uint64_t> reservations) {
+  if (AbortOrKeep(reservations)) return;
+  const std::lock_guard lock(receive_mutex_);
+  GiveUp();
+}
+
 void Session::GiveBack(uint64_t lease) {
   const std::lock_guard lock(keeper_mutex_);
   released_.push_back(lease);
@@ -165,6 +173,13 @@ bool Session::SendOrKeep(const wire::ClientFrame& frame) {
   if (untold_.size() == kUntoldFramesMax) return false;
   untold_.push_back(frame);
   return true;
+}
+
+bool Session::AbortOrKeep(std::span<const uint64_t> reservations) {
+  wire::ClientFrame frame;
+  frame.set_request_id(NextId());
+  frame.mutable_abort()->mutable_reservations()->Add(reservations.begin(), reservations.end());
+  return SendOrKeep(frame);
 }
 
 bool Session::SendUntold() {
@@ -342,13 +357,11 @@ void Session::HandBack(const wire::ServerFrame& late) {
     abandoned_lookups_.erase(found);
     if (late.looked_up().lease() != 0) GiveBack(late.looked_up().lease());
   }
-  wire::ClientFrame frame;
+  std::vector<uint64_t> granted;
   for (const uint64_t reservation : late.reserved().reservations()) {
-    if (reservation != 0) frame.mutable_abort()->add_reservations(reservation);
+    if (reservation != 0) granted.push_back(reservation);
   }
-  if (!frame.has_abort()) return;
-  frame.set_request_id(NextId());
-  if (!SendOrKeep(frame)) GiveUp();
+  if (!granted.empty() && !AbortOrKeep(granted)) GiveUp();
 }
 
 void Session::GiveUp() {

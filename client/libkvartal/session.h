@@ -11,6 +11,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,10 +36,14 @@ class Session {
   // Sends it and waits for its answer. Not kOk: failure() says why; after kClosed and kBadFrame the session is over.
   IoResult Call(const Deadline& deadline);
   const wire::ServerFrame& answer() const { return answer_; }
+  // The request of the last Call is on its way, answered or not.
+  bool sent() const { return sent_; }
   // Sends a request that has no answer; false when the daemon does not take it.
   bool Tell();
   // The same, but what the daemon does not take now it hears before the next request, or as soon as it takes it.
   void TellSurely();
+  // Gives slots back, told as surely.
+  void AbortSurely(std::span<const uint64_t> reservations);
   // Ends a lease. The word travels with the next Call, or by the keeper within kKeeperTickMs: a packet of its own
   // would wake the daemon beside the computing program.
   void GiveBack(uint64_t lease);
@@ -110,6 +115,7 @@ class Session {
   void KeepReleases();
   // Sends it, or keeps it as untold; false when too much is.
   bool SendOrKeep(const wire::ClientFrame& frame);
+  bool AbortOrKeep(std::span<const uint64_t> reservations);
   // REQUIRES, all of these: keeper_mutex_ is held. False while the daemon does not take it.
   bool SendUntold();
   bool SendUntoldAndReleases();
@@ -135,6 +141,7 @@ class Session {
   std::string failure_;
   std::weak_ptr<ArenaMap> arena_seen_;
   bool durable_news_ = false;
+  bool sent_ = false;
 
   // The keeper's.
   wire::ClientFrame keeper_request_;

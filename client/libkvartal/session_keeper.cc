@@ -17,7 +17,8 @@ int64_t RenewalNs(const Session& session) { return std::max<int64_t>(1, session.
 
 }  // namespace
 
-SessionKeeper::SessionKeeper() : bell_(std::make_shared<Bell>()), arenas_(std::make_shared<ArenaSet>(bell_)) {
+SessionKeeper::SessionKeeper(std::shared_ptr<Bell> bell)
+    : bell_(std::move(bell)), arenas_(std::make_shared<ArenaSet>(bell_)) {
   // The program's signals are the program's: none is ever delivered to this thread.
   sigset_t all, before;
   ::sigfillset(&all);

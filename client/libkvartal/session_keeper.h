@@ -15,7 +15,7 @@ namespace kvartal::client {
 
 class SessionKeeper {
  public:
-  SessionKeeper();
+  explicit SessionKeeper(std::shared_ptr<Bell> bell);
   ~SessionKeeper();
   SessionKeeper(const SessionKeeper&) = delete;
   SessionKeeper& operator=(const SessionKeeper&) = delete;

@@ -26,6 +26,7 @@ AttachServer::AttachServer(const AttachOptions& options, EventLoop* loop, const 
       daemon_epoch_(RandomName()),
       receive_buffer_(kFrameBytesMax),
       groups_(int64_t{options.lease_ms} * kNsPerMs, RandomLeaseSerial()),
+      late_writers_(loop, clock, engine),
       request_path_({clock, engine, &codec_, &sessions_, &groups_, &counters_, alive_,
                      [this](Session* session) { Touch(session); }, [this] { PostSweep(); }}) {
   KV_CHECK(options_.lease_ms > 0 && options_.lease_ms <= kLeaseMsMax);
@@ -236,11 +237,14 @@ void AttachServer::EndSession(Session* session) {
   if (EngineGroup* group = ended->group; group != nullptr) {
     engine_->EndSession(ended->id());
     std::erase(group->sessions, ended.get());
+    std::vector<EngineGroup::Fill> fills = group->FillsOf(ended->id());
     if (group->sessions.empty()) {
       EndGroup(group, seen_ns, ended->left());
     } else {
-      request_path_.AbortFillsOf(ended->id(), group, ended->left());
+      request_path_.AbortFills(group, fills, ended->left());
     }
+    // The kernel closes the socket of a process that is killed before it tells of its end.
+    if (!ended->left()) late_writers_.Watch(std::move(ended->peer_exit), std::move(fills));
   }
   for (const uint32_t ns : ended->namespaces) engine_->CloseNamespace(NamespaceId(ns));
   ended->HangUp();
@@ -361,6 +365,7 @@ void AttachServer::Tick() {
   CheckDeadlines();
   EndExpired();
   ExpireLeases();
+  late_writers_.Tick();
   denials_.Tick(clock_->MonotonicNs(), [this](const DoorEvent& event) { TellOfDoor(event); });
 }
 

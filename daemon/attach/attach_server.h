@@ -23,6 +23,7 @@
 #include "daemon/attach/denial_fold.h"
 #include "daemon/attach/engine_group.h"
 #include "daemon/attach/frame_codec.h"
+#include "daemon/attach/late_writers.h"
 #include "daemon/attach/listener.h"
 #include "daemon/attach/peer_identity.h"
 #include "daemon/attach/pod_cgroup.h"
@@ -163,6 +164,7 @@ class AttachServer : private engine::EngineObserver {
   SessionTable sessions_;
   GroupTable groups_;
   std::deque<std::unique_ptr<EngineGroup>> ended_groups_;  // whose leases are not all given back
+  LateWriters late_writers_;
   RequestPath request_path_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   absl::flat_hash_map<std::string, size_t> sessions_by_tenant_;

@@ -2,6 +2,7 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <span>
@@ -43,6 +44,16 @@ uint64_t EngineGroup::ShardsOf(SessionId session, uint64_t reservation) const {
   if (it == filling.end()) return shards;
   for (const Writer& writer : it->second) shards |= writer.session == session ? uint64_t{1} << writer.shard : 0;
   return shards;
+}
+
+std::vector<EngineGroup::Fill> EngineGroup::FillsOf(SessionId session) const {
+  std::vector<Fill> fills;
+  for (const auto& [reservation, writers] : filling) {
+    if (const uint64_t shards = ShardsOf(session, reservation); shards != 0)
+      fills.push_back({ReservationId(reservation), shards});
+  }
+  std::sort(fills.begin(), fills.end(), [](const Fill& a, const Fill& b) { return a.reservation < b.reservation; });
+  return fills;
 }
 
 EngineGroup* GroupTable::Create(std::string name, TenantId tenant, const std::string& attestor) {

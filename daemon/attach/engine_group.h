@@ -32,6 +32,14 @@ struct EngineGroup {
   // Those of `reservation` that `session` has reserved and not committed: bit i for shard i.
   uint64_t ShardsOf(SessionId session, uint64_t reservation) const;
 
+  // A block of which a session has reserved shards and not committed them: bit i for shard i.
+  struct Fill {
+    ReservationId reservation;
+    uint64_t shards = 0;
+  };
+  // All of the session's, by reservation.
+  std::vector<Fill> FillsOf(SessionId session) const;
+
   const GroupId id;
   const std::string name;  // 16 random bytes: who knows them and is of the tenant may join
   const TenantId tenant;

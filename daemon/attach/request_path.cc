@@ -469,13 +469,7 @@ void RequestPath::Hint(Session* session) {
   if (in.what() == v1::Hint::WAITING) parts_.engine->Hint(lease->left(), policy::SessionHint::kWaiting);
 }
 
-void RequestPath::AbortFillsOf(SessionId session, EngineGroup* group, bool left) {
-  std::vector<std::pair<ReservationId, uint64_t>> fills;
-  for (const auto& [reservation, writers] : group->filling) {
-    const uint64_t shards = group->ShardsOf(session, reservation);
-    if (shards != 0) fills.emplace_back(reservation, shards);
-  }
-  std::sort(fills.begin(), fills.end());
+void RequestPath::AbortFills(EngineGroup* group, std::span<const EngineGroup::Fill> fills, bool left) {
   // Other ranks may have their shards there: they will be told that nothing is being filled.
   for (const auto& [reservation, shards] : fills) {
     group->filling.erase(reservation.value());

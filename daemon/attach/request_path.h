@@ -46,7 +46,7 @@ class RequestPath {
   // The next part of what large releases, of any group, left to be given back.
   void GiveBackOwed();
   // A session of the group has ended: what it reserved and did not commit, nobody will. `left`: nor writes it.
-  void AbortFillsOf(SessionId session, EngineGroup* group, bool left);
+  void AbortFills(EngineGroup* group, std::span<const EngineGroup::Fill> fills, bool left);
 
  private:
   void OpenNamespace(Session* session);

@@ -70,10 +70,8 @@ class Session {
   }
   CutReason cut() const { return cut_; }
   bool alive() const { return cut_ == CutReason::kNone; }
-  // By itself, and writes no more. Who was cut off may be in the middle of a copy.
-  bool left() const {
-    return cut_ == CutReason::kPeerClosed || cut_ == CutReason::kDetached || cut_ == CutReason::kPeerExited;
-  }
+  // Writes no more: it said so, or its process has ended. Who was cut off or hung up may be in the middle of a copy.
+  bool left() const { return cut_ == CutReason::kDetached || last_words.has_value(); }
   bool wants_to_write() const { return !outbox_.empty(); }
 
   EngineGroup* group = nullptr;  // set by Attach

@@ -157,6 +157,8 @@ bool CacheEngine::Abort(GroupId group, ReservationId reservation, uint64_t done)
 
 size_t CacheEngine::AbortGroup(GroupId group, uint64_t done) { return core_->store_path.AbortGroup(group, done); }
 
+void CacheEngine::EndRest(ReservationId reservation, uint64_t done) { core_->store_path.EndRest(reservation, done); }
+
 void CacheEngine::DropTenant(TenantId tenant, absl::AnyInvocable<void(absl::StatusOr<uint64_t> bytes)> done) {
   core_->removal.Start(core_->state.tenant(tenant), std::move(done));
 }

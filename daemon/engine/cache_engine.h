@@ -222,6 +222,9 @@ class CacheEngine {
   // Aborts all that `group` fills, ends what it waits for (a Load answers with what it has, a Reserve not at all),
   // gives its empty extents back. Returns blocks aborted.
   size_t AbortGroup(GroupId group, uint64_t done = kAllShards);
+  // Of a fill that was aborted: nobody writes the shards of `done` any more. Its slot is given as soon as that is so of
+  // all of them.
+  void EndRest(ReservationId reservation, uint64_t done);
 
   // --- people
   // Deletes everything of a tenant, provably: DRAM punched, NVMe zeroed, a tombstone persisted. `done` with bytes

@@ -291,12 +291,13 @@ bool StorePath::Abort(GroupId group, ReservationId reservation, uint64_t done) {
   if (it == state_.fillings.end() || it->second.group != group) return false;
   const EntryId id = it->second.entry;
   TenantState& tenant = state_.TenantOf(state_.index.at(id));
-  const bool written = (it->second.shards_written() & ~done) != 0;
+  const uint64_t written = it->second.shards_written() & ~done;
   EndFilling(reservation);
   const SlotId slot = residency_.Abandon(id);
-  if (written) {
+  if (written != 0) {
     state_.devices.dram->SetHolder(tenant.domain(), slot, EntryId::None());
-    resting_.push_back({tenant.id, slot, state_.NowTick() + kSlotRestTicks});
+    resting_[reservation] = {tenant.id, slot, written};
+    rested_at_tick_.emplace_back(state_.NowTick() + kSlotRestTicks, reservation);
     ++tenant.resting_slots;
   } else {
     state_.devices.dram->Give(tenant.domain(), slot);
@@ -313,12 +314,27 @@ void StorePath::Tick() {
 }
 
 void StorePath::GiveRested() {
-  for (; !resting_.empty() && resting_.front().until_tick <= state_.NowTick(); resting_.pop_front()) {
-    TenantState& tenant = state_.tenant(resting_.front().tenant);
-    state_.devices.dram->Give(tenant.domain(), resting_.front().slot);
-    if (--tenant.resting_slots == 0) space_.GiveBackEmpty(tenant);
-    state_.Wake(tenant);
+  while (!rested_at_tick_.empty() && rested_at_tick_.front().first <= state_.NowTick()) {
+    const ReservationId reservation = rested_at_tick_.front().second;
+    rested_at_tick_.pop_front();
+    Give(reservation);
   }
+}
+
+void StorePath::EndRest(ReservationId reservation, uint64_t done) {
+  const auto it = resting_.find(reservation);
+  if (it == resting_.end()) return;
+  it->second.written &= ~done;
+  if (it->second.written == 0) Give(reservation);
+}
+
+void StorePath::Give(ReservationId reservation) {
+  const auto node = resting_.extract(reservation);
+  if (node.empty()) return;
+  TenantState& tenant = state_.tenant(node.mapped().tenant);
+  state_.devices.dram->Give(tenant.domain(), node.mapped().slot);
+  if (--tenant.resting_slots == 0) space_.GiveBackEmpty(tenant);
+  state_.Wake(tenant);
 }
 
 void StorePath::AbortOverdue() {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "daemon/engine/engine_state.h"
 #include "daemon/engine/movement.h"
 #include "daemon/engine/residency.h"
@@ -29,6 +30,7 @@ class StorePath {
   CommitOutcome Commit(GroupId group, ReservationId reservation, uint32_t shard);
   bool Abort(GroupId group, ReservationId reservation, uint64_t done);
   size_t AbortGroup(GroupId group, uint64_t done);
+  void EndRest(ReservationId reservation, uint64_t done);
   void Tick();
 
  private:
@@ -40,14 +42,16 @@ class StorePath {
   void AbortHalfStored();
   void EndUnasked(ReservationId reservation);
   void GiveRested();
+  void Give(ReservationId reservation);
 
-  // Of an aborted fill whose writer may not know it yet: nobody's until then, and charged.
+  // Of an aborted fill whose writers may not know it yet: nobody's until then, and charged.
   struct RestingSlot {
     TenantId tenant;
     SlotId slot;
-    uint32_t until_tick = 0;
+    uint64_t written = 0;  // bit i: shard i may be, by whoever has reserved it
   };
-  std::deque<RestingSlot> resting_;  // by time
+  absl::flat_hash_map<ReservationId, RestingSlot> resting_;
+  std::deque<std::pair<uint32_t, ReservationId>> rested_at_tick_;  // in order; some have had an earlier end
   // Fills with a shard committed, and nobody at the others since that tick.
   absl::btree_set<std::pair<uint32_t, ReservationId>> half_stored_;
   EngineState& state_;

@@ -69,6 +69,39 @@ TEST_F(HostileTest, AClientThatWasCutKnowsThoughACopyOfTheDaemonHasItsSocket) {
   ASSERT_EQ(::waitpid(copy, nullptr, 0), copy);
 }
 
+// The kernel closes the sockets of a process, then tells of its end; where another holds one of them, it only tells.
+TEST_F(HostileTest, WhatAKilledProcessWasFillingIsGivenBackAtOnce) {
+  dram_bytes_ = 4 * kMiB;
+  StartWithBystander();
+  if (!OpenPeerPidfd(bystander_->fd()).valid()) GTEST_SKIP() << "this kernel has no SO_PEERPIDFD";
+  rules_[0].tier(TierKind::kDram).limit_bytes = 2 * kMiB;
+  engine_->ApplyPolicy(Table());
+  const size_t all = 2 * kMiB / kTestBlockBytes;
+  for (const bool held_elsewhere : {false, true, false}) {
+    std::array<int, 2> pair{};
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()), 0);
+    UniqueFd ours(pair[0]), theirs(pair[1]);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      RawClient client(Path("red"));
+      testing::SendFd(theirs.get(), client.fd());
+      for (;;) ::pause();
+    }
+    RawClient client(testing::ReceiveFd(ours.get()));
+    ASSERT_TRUE(client.connected());
+    Attach(client);
+    const std::string outcomes = Reserve(client, OpenNamespace(client), 100, all).outcomes();
+    EXPECT_EQ(outcomes, std::string(all, '\0')) << "the slots of the one before";
+    if (!held_elsewhere) client.Close();
+    ::kill(child, SIGKILL);
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    Spin();
+    client.fds.clear();
+  }
+  EXPECT_EQ(Cuts(CutReason::kPeerExited), 1u);
+  ExpectNothingLeft();
+}
+
 TEST_F(HostileTest, WhenTheAttestedProcessIsGoneItsSocketIsNobodys) {
   StartWithBystander();
   if (!OpenPeerPidfd(bystander_->fd()).valid()) GTEST_SKIP() << "this kernel has no SO_PEERPIDFD";

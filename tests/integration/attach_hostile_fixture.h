@@ -41,7 +41,7 @@ class HostileTest : public AttachTest {
     OutlastRest();
     ExpectNothingLeft();
   }
-  // Slots that somebody who was cut off was filling are nobody's for a while.
+  // Slots that somebody who was cut off, or hung up and lives, was filling are nobody's for a while.
   void OutlastRest() {
     for (int i = 0; i < 2; ++i) {
       AdvanceMs(1100);

@@ -309,6 +309,7 @@ TEST_F(HostileTest, PendingRequestsOfOneSessionAreBounded) {
   EXPECT_EQ(Drain(client).size(), kPendingPerSessionMax + 1) << "the others, and the grant of their memory";
   client.fds.clear();
   client.Close();
+  OutlastRest();
   ExpectNothingLeft();
 }
 

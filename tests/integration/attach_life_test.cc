@@ -183,6 +183,42 @@ TEST_F(AttachLifeTest, ARankThatAbortsSaysNothingOfWhatAnotherIsWriting) {
   EXPECT_EQ(Reserve(rank0, ns, 300, all, 0).outcomes(), std::string(all, '\0')) << "nobody is";
 }
 
+// A thread of its program may be in the middle of a copy: libkvartal hangs up on a daemon that does not answer.
+TEST_F(AttachLifeTest, WhatAPeerThatHungUpAndLivesWasFillingIsNobodysForAsLongAsItMayWrite) {
+  dram_bytes_ = 2 * kMiB;
+  Start();
+  const size_t all = dram_bytes_ / kTestBlockBytes;
+  RawClient other(Path("red"));
+  Attach(other);
+  const uint32_t ns = OpenNamespace(other);
+  RawClient alone(Path("red"));
+  Attach(alone);
+  ASSERT_EQ(Reserve(alone, OpenNamespace(alone), 0, all).outcomes(), std::string(all, '\0'));
+  ASSERT_EQ(::shutdown(alone.fd(), SHUT_RDWR), 0);
+  Spin();
+  ASSERT_EQ(Cuts(CutReason::kPeerClosed), 1u);
+  EXPECT_EQ(Filling(), 0u) << "nobody will commit it";
+  EXPECT_EQ(Reserve(other, ns, 100, all).outcomes(), std::string(all, '\2'));
+  AdvanceMs(2'500);
+
+  RawClient scheduler(Path("red")), rank(Path("red"));
+  Attach(rank, Attach(scheduler).group);
+  ASSERT_EQ(Reserve(rank, OpenNamespace(rank), 200, all).outcomes(), std::string(all, '\0')) << "it has had its time";
+  rank.Close();
+  Spin();
+  EXPECT_EQ(Reserve(other, ns, 300, all).outcomes(), std::string(all, '\2')) << "also where its group lives on";
+  AdvanceMs(2'500);
+
+  RawClient polite(Path("red"));
+  Attach(polite);
+  ASSERT_EQ(Reserve(polite, OpenNamespace(polite), 400, all).outcomes(), std::string(all, '\0'));
+  ClientFrame detach;
+  detach.mutable_detach();
+  ASSERT_TRUE(polite.Send(detach));
+  Spin();
+  EXPECT_EQ(Reserve(other, ns, 500, all).outcomes(), std::string(all, '\0')) << "it has said that it is done";
+}
+
 TEST_F(AttachLifeTest, ALateAttachHasItsOwnTimeForTheGrant) {
   Start();
   RawClient client(Path("red"));

@@ -1,4 +1,7 @@
 """kvartal.Client against a real daemon."""
+import gc
+import os
+import signal
 import threading
 import time
 
@@ -249,3 +252,28 @@ def test_threads_of_one_client_take_turns(daemon, namespace):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_forked_child_does_not_wait_for_a_turn_that_a_thread_of_its_parent_has(daemon, namespace):
+    client = attach(daemon)
+    store(client, namespace, chain(1))
+    leases = [client.lookup(namespace, chain(1), deadline_ms=PATIENT_MS)]
+    slots = client.reserve(namespace, chain(1, salt=1), deadline_ms=PATIENT_MS)
+    caller = threading.Thread(target=client.poll, args=(3000,))
+    caller.start()
+    while client._turn.acquire(blocking=False):  # until the other thread has it
+        client._turn.release()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends it where it hangs
+        leases.clear()  # whose last reference this was
+        gc.collect()
+        slots.abort()
+        missed = client.lookup(namespace, chain(1)).matched == 0 and client.status == Status.UNAVAILABLE
+        client.close()
+        os._exit(0 if missed and not client.connected else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    caller.join()
+    assert leases[0].valid(0), 'its parent has what it had'
+    leases[0].release()
+    assert slots.commit(PATIENT_MS) == 1

@@ -199,8 +199,8 @@ MUTATIONS = {
         (ENGINE + 'removal.cc', 'if (returns && state_.observer != nullptr)',
          'if (returns && state_.observer != nullptr && name.empty())')],
     'gives-a-slot-whose-writer-is-at-it': [
-        (ENGINE + 'store_path.cc', '.shards_written() & ~done) != 0;',
-         '.shards_written() & ~done & ~kAllShards) != 0;')],
+        (ENGINE + 'store_path.cc', '.shards_written() & ~done;',
+         '.shards_written() & ~done & ~kAllShards;')],
     'shuts-a-tenant-out-while-a-disk-hangs': [
         (ENGINE + 'removal.cc', 'if (stuck) StandAside(*tenant);', 'if (stuck && false) StandAside(*tenant);')],
     'gives-up-a-block-that-a-device-failed-to-read': [

@@ -1,5 +1,6 @@
 #include "tests/support/scripted_server.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -40,9 +41,10 @@ std::string VerbOf(const ScriptedServer::Request& request) {
   return "none";
 }
 
-UniqueFd MakeMemfd(const char* name, uint64_t bytes) {
-  UniqueFd fd(::memfd_create(name, MFD_CLOEXEC));
+UniqueFd MakeMemfd(const char* name, uint64_t bytes, bool sealed = true) {
+  UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   KV_CHECK(fd.valid() && ::ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0);
+  if (sealed) KV_CHECK(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
   return fd;
 }
 
@@ -80,7 +82,7 @@ void ScriptedServer::SetScript(Script script) {
 void ScriptedServer::SetGrantShape(const GrantShape& shape) {
   const std::lock_guard lock(mutex_);
   grant_shape_ = shape;
-  arena_fd_ = MakeMemfd("scripted-arena", shape.arena_file_bytes);
+  arena_fd_ = MakeMemfd("scripted-arena", shape.arena_file_bytes, shape.arena_sealed);
 }
 
 void ScriptedServer::SetLeaseMs(uint32_t lease_ms) {
@@ -291,7 +293,8 @@ void ScriptedServer::Grant(int fd) {
   grant->add_offsets(grant_shape_.range_offset);
   grant->add_bytes(2 << 20);
   std::string bytes = answer.SerializeAsString();
-  std::vector<int> fds = {arena_fd_.get(), generation_fd_.get()};
+  const UniqueFd unsealed = MakeMemfd("scripted-unsealed", kArenaBytes / kPageBytes * sizeof(uint32_t), false);
+  std::vector<int> fds = {arena_fd_.get(), grant_shape_.generations_sealed ? generation_fd_.get() : unsealed.get()};
   fds.resize(static_cast<size_t>(grant_shape_.fds), generation_fd_.get());
   std::vector<char> control(CMSG_SPACE(fds.size() * sizeof(int)));
   iovec part{bytes.data(), bytes.size()};

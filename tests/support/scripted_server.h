@@ -40,6 +40,8 @@ class ScriptedServer {
     uint64_t announced_bytes = kArenaBytes;
     uint64_t arena_file_bytes = kArenaBytes;
     uint64_t range_offset = 0;
+    bool arena_sealed = true;
+    bool generations_sealed = true;
   };
 
   ScriptedServer();

@@ -2,23 +2,27 @@
 
 Shapes. A *key* is 32 bytes: the engine's own chained hash of a prompt up to and including one block. A *chain* is a
 prompt's keys in order. A *block* is the KV bytes of one key: `shard_count` shards of `shard_bytes` bytes.
-Memory. Arrays of this module are numpy `uint8` views of mapped shared memory, never copies. They stay readable for as
-long as they exist, also after the daemon, the lease and the client are gone; whether the bytes were the block's all the
-while is what `Lease.valid` says after copying them out.
+Memory. Arrays of this module are numpy `uint8` views of mapped shared memory, never copies. They stay readable after
+the lease, the client and the daemon are gone, but not for ever: the end of a session lets go of its memory, and 64 such
+ends later, or 4 where they have more than 8 TiB of addresses together (an arena has four times the memory of its node),
+to read it is a crash. Whether the bytes were the block's all the while, `Lease.valid` says after copying them out.
 Failures. An absent, slow or refusing daemon is a miss: empty leases, slots that are None, 0 loaded. `Client.status` and
 `Client.error` say why. Only misuse raises: `ValueError` for arguments, `RuntimeError` for a closed client.
 Threads. Calls on one client take turns, so any thread may make them; each waits for the daemon with the interpreter
-lock released. Reading and writing block bytes needs no turn. After a fork the child has to make its own Client.
+lock released. Reading and writing block bytes needs no turn. After a fork the child has to make its own Client: calls
+on those of its parent are misses, and what it has of them ends without a word to the daemon.
 Times are milliseconds; a deadline of 0 means 1000.
 """
 from __future__ import annotations
 
 import ctypes
 import enum
+import os
 import threading
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from ctypes import byref, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from types import TracebackType
@@ -124,7 +128,7 @@ class Client:
                  deadline_ms: int = 0, token_file: str | None = None):
         if group is not None and len(group) != _abi.GROUP_BYTES:
             raise ValueError(f'a group has {_abi.GROUP_BYTES} bytes, not {len(group)}')
-        self._turn = threading.RLock()
+        self._turns: dict[int, AbstractContextManager[bool]] = {}  # by process
         self._options = _abi.Options(ctypes.sizeof(_abi.Options), socket.encode() if socket else None,
                                      name.encode()[:128] if name else None, group, deadline_ms,
                                      token_file.encode() if token_file else None)
@@ -270,6 +274,13 @@ class Client:
                 return False
             assert self._handle is not None
             return self._note(lib.kv_renew(self._handle.pointer, deadline_ms)) == Status.OK
+
+    @property
+    def _turn(self) -> AbstractContextManager[bool]:
+        """To be held for a call. A forked child has one of its own: in its copy of its parent's another thread may have
+        the turn, which is not there to end it."""
+        process = os.getpid()
+        return self._turns.get(process) or self._turns.setdefault(process, threading.RLock())
 
     # --- behind the verbs; the caller has the turn
 
@@ -422,7 +433,7 @@ class Lease:
             lib.kv_release(self._handle.pointer, self._pointer, count)
 
     def release(self) -> None:
-        """Gives the lease back. May be called twice. Arrays stay readable, but are no longer the block's."""
+        """Gives the lease back. May be called twice. Arrays can be read on, but are no longer the block's."""
         pointer, self._pointer = self._pointer, None
         if pointer and self._handle is not None:
             with self._client._turn:

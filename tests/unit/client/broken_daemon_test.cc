@@ -209,19 +209,21 @@ TEST_P(BadGrantTest, IsNeverMapped) {
 }
 
 constexpr uint64_t kBytes = kvartal::testing::ScriptedServer::kArenaBytes;
-INSTANTIATE_TEST_SUITE_P(All, BadGrantTest,
-                         ::testing::Values(BadGrant{"no_fds", {0, kBytes, kBytes, 0}, "0 fds instead of 2"},
-                                           BadGrant{"one_fd", {1, kBytes, kBytes, 0}, "1 fds instead of 2"},
-                                           BadGrant{"surplus_fds", {4, kBytes, kBytes, 0}, "4 fds instead of 2"},
-                                           BadGrant{"flood_of_fds", {30, kBytes, kBytes, 0}, "fds were lost"},
-                                           BadGrant{"short_arena_file", {2, kBytes, kBytes / 2, 0}, "smaller than"},
-                                           BadGrant{
-                                               "short_generations", {2, 2 * kBytes, 2 * kBytes, 0}, "does not cover"},
-                                           BadGrant{"empty", {2, 0, kBytes, 0}, "cannot be"},
-                                           BadGrant{"askew", {2, kBytes - 1, kBytes, 0}, "cannot be"},
-                                           BadGrant{"absurd", {2, uint64_t{1} << 60, kBytes, 0}, "cannot be"},
-                                           BadGrant{"range_outside", {2, kBytes, kBytes, kBytes}, "outside its arena"}),
-                         [](const auto& tested) { return tested.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    All, BadGrantTest,
+    ::testing::Values(BadGrant{"no_fds", {0, kBytes, kBytes, 0}, "0 fds instead of 2"},
+                      BadGrant{"one_fd", {1, kBytes, kBytes, 0}, "1 fds instead of 2"},
+                      BadGrant{"surplus_fds", {4, kBytes, kBytes, 0}, "4 fds instead of 2"},
+                      BadGrant{"flood_of_fds", {30, kBytes, kBytes, 0}, "fds were lost"},
+                      BadGrant{"short_arena_file", {2, kBytes, kBytes / 2, 0}, "smaller than"},
+                      BadGrant{"short_generations", {2, 2 * kBytes, 2 * kBytes, 0}, "does not cover"},
+                      BadGrant{"arena_may_shrink", {.arena_sealed = false}, "not sealed"},
+                      BadGrant{"generations_may_shrink", {.generations_sealed = false}, "not sealed"},
+                      BadGrant{"empty", {2, 0, kBytes, 0}, "cannot be"},
+                      BadGrant{"askew", {2, kBytes - 1, kBytes, 0}, "cannot be"},
+                      BadGrant{"absurd", {2, uint64_t{1} << 60, kBytes, 0}, "cannot be"},
+                      BadGrant{"range_outside", {2, kBytes, kBytes, kBytes}, "outside its arena"}),
+    [](const auto& tested) { return tested.param.name; });
 
 }  // namespace
 }  // namespace kvartal::client

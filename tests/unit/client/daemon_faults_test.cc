@@ -147,6 +147,50 @@ TEST_F(UntoldTest, LateSlotsAreHandedBackWhenTheDaemonTakesIt) {
   EXPECT_EQ(server.filling_slots(), 0u) << "they stay charged until the session ends";
 }
 
+TEST_F(UntoldTest, SlotsThatCouldNotBeCommittedInTimeAreGivenBack) {
+  const std::vector<Key> keys = Chain(3000, 50'000);
+  std::vector<kv_slot> slots(keys.size());
+  for (size_t first = 0; first < keys.size(); first += 1000) {
+    const auto part = std::span(keys).subspan(first, 1000);
+    ASSERT_EQ(client.Reserve({.ns = ns, .keys = part}, std::span(slots).subspan(first, 1000), kPatient), KV_OK);
+  }
+  ASSERT_EQ(slots.back().outcome, KV_GRANTED);
+  ASSERT_NO_FATAL_FAILURE(FillQueue());
+  EXPECT_EQ(client.Commit(slots, 0, kShort).status, KV_UNAVAILABLE);
+  ASSERT_THAT(client.error(), HasSubstr("takes no more requests"));
+  ASSERT_EQ(server.filling_slots(), slots.size());
+  server.Hang(false);
+  for (int i = 0; i < 20'000 && server.filling_slots() > 0; ++i) ::usleep(500);
+  EXPECT_EQ(server.filling_slots(), 0u) << "they stay charged, and their keys busy, until the session ends";
+  EXPECT_EQ(client.Lookup(ns, keys, 0, kPatient).matched, 0u) << "what is said to have failed has";
+}
+
+TEST_F(UntoldTest, SlotsThatCouldNotBeAbortedInTimeAreAbortedLater) {
+  const std::vector<Key> keys = Chain(3, 50'000);
+  std::vector<kv_slot> slots(keys.size());
+  ASSERT_EQ(client.Reserve({.ns = ns, .keys = keys}, slots, kPatient), KV_OK);
+  ASSERT_NO_FATAL_FAILURE(FillQueue());
+  EXPECT_EQ(client.Abort(slots, kShort), KV_UNAVAILABLE);
+  ASSERT_EQ(server.filling_slots(), slots.size());
+  server.Hang(false);
+  for (int i = 0; i < 20'000 && server.filling_slots() > 0; ++i) ::usleep(500);
+  EXPECT_EQ(server.filling_slots(), 0u);
+}
+
+TEST_F(DaemonFaultsTest, OfACommitThatIsNotAnsweredTheSlotsThatWereNotSentAreGivenBack) {
+  const std::vector<Key> keys = Chain(2000);
+  std::vector<kv_slot> slots(keys.size());
+  for (const size_t first : {0, 1000}) {
+    const auto part = std::span(keys).subspan(first, 1000);
+    ASSERT_EQ(client.Reserve({.ns = ns, .keys = part}, std::span(slots).subspan(first, 1000), kPatient), KV_OK);
+  }
+  Doom([](const Server::Request& request) { return request.has_commit(); }, Fate::kDrop);
+  EXPECT_EQ(client.Commit(slots, 0, kShort).status, KV_UNAVAILABLE);
+  for (int i = 0; i < 20'000 && server.filling_slots() > 0; ++i) ::usleep(500);
+  EXPECT_EQ(server.filling_slots(), 0u);
+  EXPECT_EQ(client.Lookup(ns, keys, 0, kPatient).matched, 1024u) << "what it was told and did not answer it has done";
+}
+
 TEST_F(UntoldTest, AClosedNamespaceIsToldBeforeItIsOpenedAgain) {
   ASSERT_NO_FATAL_FAILURE(FillQueue());
   ASSERT_EQ(client.CloseNamespace(ns), KV_OK);

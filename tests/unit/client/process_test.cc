@@ -1,5 +1,7 @@
 // The library as a guest in somebody's process: forks, signals, symbols, allocations, system calls.
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -137,6 +139,22 @@ TEST_F(ProcessTest, ForkedChildMayAttachAnew) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(client.Renew(kPatient), KV_OK);
+}
+
+TEST_F(ProcessTest, WithoutAnOpenFileLeftThereIsNoClientAndItIsSaid) {
+  const int next_fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ::close(next_fd);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit full{static_cast<rlim_t>(next_fd), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &full), 0);
+  kv_client* none = client.get();
+  const kv_status status = kv_attach(nullptr, &none);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(status, KV_UNAVAILABLE);
+  EXPECT_EQ(none, nullptr);
+  EXPECT_THAT(kv_last_error(nullptr), HasSubstr("limit of open files"));
+  EXPECT_EQ(client.Renew(kPatient), KV_OK) << "the one that was there goes on";
 }
 
 TEST_F(ProcessTest, BlocksStayOutOfCoreFiles) {

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
+#include <thread>
 
 #include "tests/unit/client/client_fixture.h"
 
@@ -49,6 +51,23 @@ TEST_F(ReconnectTest, NamespacesAreOpenedAgainWhenUsed) {
   EXPECT_EQ(server.count("open_namespace"), 4);
   Store(Chain(2));
   EXPECT_EQ(client.Lookup(ns, Chain(2), 0, kPatient).matched, 2u);
+}
+
+// Of sessions that come and go in the calls of another thread.
+TEST_F(ReconnectTest, WhetherItIsConnectedAnyThreadMayAsk) {
+  std::atomic<bool> done{false};
+  std::atomic<uint64_t> yes{0}, no{0};
+  std::thread asker([&] {
+    while (!done) ++(client.connected() ? yes : no);
+  });
+  for (int i = 0; i < 20'000 && (i < 100 || yes == 0 || no == 0); ++i) {
+    server.CutConnections();
+    EXPECT_EQ(LookupUntilConnected(Chain(1)), KV_OK);
+  }
+  done = true;
+  asker.join();
+  EXPECT_GT(yes, 0u);
+  EXPECT_GT(no, 0u);
 }
 
 TEST_F(ReconnectTest, ForgottenNamespaceIsOpenedAgain) {

@@ -295,6 +295,25 @@ TEST_F(StoreTest, ASlotWhoseWriterWasCutOffIsNobodysForAsLongAsItMayWrite) {
   engine_->CheckInvariants();
 }
 
+TEST_F(StoreTest, ASlotRestsNoLongerThanAnybodyMayWriteToIt) {
+  dram_bytes_ = 2 * kMiB;
+  Start({Rules("a/p", 2 * kMiB)}, 0);
+  const NamespaceId ns = Open("a/p", 1, 2, kMiB);
+  const auto of_two = Reserve(kGroup, ns, Chain(1, 1), 0, nullptr, 0, 0);
+  ASSERT_EQ(Reserve(kGroup, ns, Chain(1, 1), 0, nullptr, 0, 1)[0].outcome, ReserveOutcome::kGranted);
+  EXPECT_TRUE(engine_->Abort(kGroup, of_two[0].reservation, 0));
+  engine_->EndRest(of_two[0].reservation, 0b01);
+  EXPECT_EQ(Reserve(kGroup, ns, Chain(2, 1))[0].outcome, ReserveOutcome::kRefused) << "the other may be at it";
+  engine_->EndRest(of_two[0].reservation, 0b10);
+  const auto next = Reserve(kGroup, ns, Chain(2, 1));
+  ASSERT_EQ(next[0].outcome, ReserveOutcome::kGranted) << "and at once";
+  AdvanceMs(2500);
+  engine_->EndRest(of_two[0].reservation, kAllShards);
+  engine_->EndRest(next[0].reservation, kAllShards);
+  EXPECT_EQ(Reserve(kGroup, ns, Chain(3, 1))[0].outcome, ReserveOutcome::kRefused) << "it is being filled again";
+  engine_->CheckInvariants();
+}
+
 TEST_F(StoreTest, OfABlockOfTwoShardsOneThatAbortsSaysNothingOfTheOther) {
   dram_bytes_ = 2 * kMiB;
   Start({Rules("a/p", 2 * kMiB)}, 0);
