@@ -52,12 +52,7 @@ struct FakeSlabMemory::State : public std::enable_shared_from_this<FakeSlabMemor
   }
 
   // Whether this one was told to fail.
-  bool Fails(int* left) {
-    if (*left == 0) return false;
-    --*left;
-    ++counts.failures;
-    return true;
-  }
+  static bool Fails(int* left) { return *left > 0 && (*left)-- > 0; }
 
   Executor* const executor;
   const uint64_t gpu_bytes;
@@ -112,7 +107,7 @@ FakeSlabMemory::~FakeSlabMemory() = default;
 absl::Status FakeSlabMemory::Create(int gpu, uint64_t bytes, CreateDone done) {
   KV_CHECK(bytes > 0 && bytes % device::kSlabAlignBytes == 0);
   return state_->Submit([gpu, bytes, end = std::move(done)](State& state) mutable {
-    if (state.Fails(&state.fail_creates)) return end(absl::ResourceExhaustedError("create was told to fail"));
+    if (State::Fails(&state.fail_creates)) return end(absl::ResourceExhaustedError("create was told to fail"));
     if (state.live_bytes[gpu] + bytes > state.gpu_bytes) return end(absl::ResourceExhaustedError("the GPU is full"));
     ++state.counts.creates;
     end(std::make_unique<FakeSlab>(state.shared_from_this(), gpu, bytes));
@@ -122,7 +117,7 @@ absl::Status FakeSlabMemory::Create(int gpu, uint64_t bytes, CreateDone done) {
 absl::Status FakeSlabMemory::Scrub(const device::Slab& slab, ScrubDone done) {
   return state_->Submit([held = static_cast<const FakeSlab&>(slab).held(), bytes = slab.bytes(),
                          end = std::move(done)](State& state) mutable {
-    if (state.Fails(&state.fail_scrubs)) return end(absl::UnavailableError("scrub was told to fail"));
+    if (State::Fails(&state.fail_scrubs)) return end(absl::UnavailableError("scrub was told to fail"));
     KV_CHECK(::fallocate(held->fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) ==
              0);
     held->dirty = held->exported = false;

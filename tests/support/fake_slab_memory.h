@@ -14,8 +14,7 @@ namespace kvartal::testing {
 class FakeSlabMemory : public device::SlabMemory {
  public:
   struct Counts {
-    uint64_t creates = 0, scrubs = 0;  // ended with OK
-    uint64_t failures = 0;
+    uint64_t creates = 0, scrubs = 0;         // ended with OK
     uint64_t exports = 0, dirty_exports = 0;  // of a slab nobody had zeroed
     uint64_t dirty_releases = 0;              // of a slab that was exported and not zeroed since
     size_t pending = 0;                       // accepted, `done` not yet run

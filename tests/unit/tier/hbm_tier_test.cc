@@ -1,7 +1,7 @@
 #include "daemon/tier/hbm_tier.h"
 
 #include <algorithm>
-#include <bit>
+#include <iterator>
 
 #include "daemon/base/limits.h"
 #include "tests/unit/tier/hbm_tier_fixture.h"
@@ -79,6 +79,18 @@ TEST_F(HbmTierTest, GrowthFollowsWhatTheDomainHasOrIsGettingHere) {
   EXPECT_EQ(tier_.GrowthBytes(kSlot, kTiB), 2 * kMiB);
   EXPECT_EQ(tier_.GrowthBytes(kA, kBlockBytesMax + 1, kTiB), 0u);
   EXPECT_EQ(tier_.GrowthBytes(kA, 0, kTiB), 0u);
+}
+
+TEST(FakeSlabMemoryTest, ItSeesWhatATierMustNotDo) {
+  testing::ManualExecutor executor;
+  testing::FakeSlabMemory memory(&executor);
+  std::unique_ptr<device::Slab> slab;
+  ASSERT_TRUE(memory.Create(0, 2 * kMiB, [&](auto made) { slab = *std::move(made); }).ok());
+  executor.RunAll();
+  EXPECT_TRUE(slab->Export().ok());
+  EXPECT_EQ(memory.counts().dirty_exports, 1u) << "nobody had zeroed it";
+  slab.reset();
+  EXPECT_EQ(memory.counts().dirty_releases, 1u) << "somebody may have written to it";
 }
 
 // ---- growing
