@@ -19,7 +19,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-for program in gpu_test gpu_probe; do
+for program in gpu_test gpu_probe mover_test; do
   [ -x "$build/tests/$program" ] || { echo "check.sh: $build/tests/$program is not there: make build" >&2; exit 2; }
 done
 
@@ -49,11 +49,16 @@ uname -sr
 $fake || nvidia-smi -L || true
 step "the probe finds a GPU" 120 "$build/tests/gpu_probe" "$library"
 figures=$(grep '^{' "$work/out" || echo null)
-# One process a case, as ctest does it: a context that is lost must not fail the next.
-cases=$("$build/tests/gpu_test" --gtest_filter='GpuDriverContractTest.*' --gtest_list_tests | sed -n 's/^  //p')
-for case in $cases; do
-  step "$case" 60 "$build/tests/gpu_test" --gtest_filter="GpuDriverContractTest.$case"
-done
+# cases PROGRAM FILTER. One process a case, as ctest does it: a context that is lost must not fail the next.
+cases() {
+  local name names
+  names=$("$build/tests/$1" --gtest_filter="$2" --gtest_list_tests | awk '/^[^ ]/ {suite = $1} /^ / {print suite $1}')
+  for name in $names; do
+    step "$name" 60 "$build/tests/$1" --gtest_filter="$name"
+  done
+}
+cases gpu_test 'GpuDriverContractTest.*'
+cases mover_test 'Kinds/MoverContract.*/Process'
 result="{\"steps\": {$steps}, \"figures\": $figures}"
 [ -z "$json" ] || echo "$result" >"$json"
 echo "$figures"

@@ -29,6 +29,7 @@ MAY_INCLUDE = {
     'cipher': {'base'},
     'index': {'block', 'base'},
     'device': {'kernels/', 'base'},
+    'mover': {'device', 'base'},
     'telemetry': {'base'},
     'config': {'crds/', 'base'},
     'block': {'base'},
@@ -63,8 +64,8 @@ LIBRARY_HOMES = {
     'pplx/': ('operator/kube/',),
     'absl/synchronization/': (),
 }
-LIMITS = ('daemon/base/limits.h', 'daemon/control/stream_limits.h', 'operator/kube/limits.h', 'operator/sync/limits.h',
-          'operator/process/limits.h')
+LIMITS = ('daemon/base/limits.h', 'daemon/control/stream_limits.h', 'daemon/device/mover_limits.h',
+          'operator/kube/limits.h', 'operator/sync/limits.h', 'operator/process/limits.h')
 BANNED_NAME = re.compile(r'\b\w*?(?<![A-Z])(Manager|Helper|Utils?|Impl)(?![a-z])\w*')
 BANNED_FILE = re.compile(r'(^|[_-])(manager|helpers?|utils?|impl)(?=[_.-]|$)')
 BANNED_TEXT = re.compile(r'\b(TODO|FIXME|XXX|HACK)\b')

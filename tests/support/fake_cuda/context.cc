@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "tests/support/fake_cuda/fake_driver.h"
+
 namespace kvartal::fake_cuda {
 
 Stream::~Stream() {
@@ -43,6 +45,7 @@ void Stream::Run() {
     const Work work = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();
+    const UniqueFd passed = Injected().PassGate();
     // Nothing runs in a context that has failed.
     if (context_->state() == CUDA_SUCCESS) {
       if (const CUresult result = work(); result != CUDA_SUCCESS) context_->Fail(result);

@@ -87,6 +87,10 @@ CUresult StartDriver() {
   const char* const text = std::getenv("KVARTAL_FAKE_CUDA");
   std::optional<Settings> settings = ParseSettings(text == nullptr ? "" : text);
   if (!settings.has_value() || settings->visible.empty()) return CUDA_ERROR_NO_DEVICE;
+  for (const std::string& fault : settings->faults) {
+    if (!Injected().Add(fault)) return CUDA_ERROR_INVALID_VALUE;
+  }
+  Injected().SetGate(settings->gate);
   Started().store(new FakeDriver(*std::move(settings)));  // never deleted: streams may run to the end
   return CUDA_SUCCESS;
 }

@@ -39,6 +39,14 @@ bool Set(const std::string& name, const std::string& value, Settings* settings) 
   if (name == "gpus") return Parse(value, &settings->gpus) && settings->gpus >= 0 && settings->gpus <= kMaxGpus;
   if (name == "memory_mib") return ParseMiB(value, &settings->memory_bytes);
   if (name == "context_mib") return ParseMiB(value, &settings->context_bytes);
+  if (name == "gate") {
+    settings->gate = value;
+    return true;
+  }
+  if (name == "fault") {
+    settings->faults.push_back(value);
+    return true;
+  }
   if (name == "visible") return ParseVisible(value, &settings->visible);
   return false;
 }

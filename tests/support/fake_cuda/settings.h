@@ -15,6 +15,8 @@ struct Settings {
   uint64_t memory_bytes = uint64_t{1} << 30;
   uint64_t context_bytes = 0;
   std::vector<int> visible;  // node's numbers, by this process's ordinal
+  std::string gate;          // a file; "": none
+  std::vector<std::string> faults;
 };
 
 // nullopt: a part that is not understood, or no folder.
