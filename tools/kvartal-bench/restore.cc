@@ -147,6 +147,7 @@ class RestoreRun {
 
   std::vector<BlockKey> ChainOf(uint64_t number) const {
     std::vector<BlockKey> keys;
+    keys.reserve(chain_blocks_);
     for (uint64_t i = 0; i < chain_blocks_; ++i) keys.push_back(MakeKey(kDigestName, number * chain_blocks_ + i));
     return keys;
   }

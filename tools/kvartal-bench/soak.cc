@@ -135,6 +135,7 @@ class SoakClient {
     const double draw = std::uniform_real_distribution<double>(0, 1)(random_);
     const auto number = static_cast<uint64_t>(static_cast<double>(chains_) * std::pow(draw, 1 / (1 - kSkew)));
     std::vector<BlockKey> chain;
+    chain.reserve(kChainBlocks);
     for (uint32_t i = 0; i < kChainBlocks; ++i) chain.push_back(MakeKey(kDigestName, number * kChainBlocks + i));
     ++counts_.requests;
     KV_ASSIGN_OR_RETURN(Found found, client_->Lookup(chain));

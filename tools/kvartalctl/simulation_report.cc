@@ -25,13 +25,13 @@ const TenantTierStats& TierOf(const TenantOutcome& tenant, TierKind tier) {
 
 // Calls `each(name, count)` for every reason, in their order.
 template <typename Each>
-void ForDrops(const TenantTierStats& tier, Each each) {
+void ForDrops(const TenantTierStats& tier, const Each& each) {
   for (size_t i = 0; i < policy::kDropReasonCount; ++i) {
     each(policy::DropReasonName(static_cast<DropReason>(i)), tier.drops[i].count);
   }
 }
 template <typename Each>
-void ForRefusals(const TenantTierStats& tier, Each each) {
+void ForRefusals(const TenantTierStats& tier, const Each& each) {
   for (size_t i = 1; i < policy::kRefusalCount; ++i) {
     each(policy::RefusalName(static_cast<Refusal>(i)), tier.refusals[i].count);
   }

@@ -32,6 +32,7 @@ absl::StatusOr<std::vector<TenantOutcome>> Simulate(const SimulationInput& input
   // A new node numbers its tenants in the order of the policy.
   const engine::EngineStats stats = node->engine().stats();
   std::vector<TenantOutcome> outcomes;
+  outcomes.reserve(clients.size());
   for (size_t i = 0; i < clients.size(); ++i) outcomes.push_back({clients[i].served(), stats.tenants[i]});
   return outcomes;
 }
