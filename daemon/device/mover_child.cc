@@ -43,6 +43,7 @@ class SpawnSettings {
   // An error number.
   int Spawn(const std::vector<std::string>& argv, pid_t* pid) {
     std::vector<char*> words;
+    words.reserve(argv.size() + 1);
     for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
     words.push_back(nullptr);
     return ::posix_spawn(pid, words[0], &actions_, &attributes_, words.data(), environ);

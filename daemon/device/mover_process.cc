@@ -149,7 +149,7 @@ absl::Status MoverProcess::Begin() {
                                                            options_.gpu_uuid}));
   const int socket = child.socket();
   KV_RETURN_IF_ERROR(loop_->Add(socket, EPOLLIN, [this](uint32_t events) { OnSocket(events); }));
-  const absl::Status watched = loop_->Add(child.exit_fd(), EPOLLIN, [this](uint32_t) { OnGone(); });
+  absl::Status watched = loop_->Add(child.exit_fd(), EPOLLIN, [this](uint32_t) { OnGone(); });
   if (!watched.ok()) {
     loop_->Remove(socket);
     return watched;
@@ -213,9 +213,10 @@ void MoverProcess::OnGone() {
     if (Forgets(operation.request.verb)) Erase(operation.request);
   }
   for (auto& [number, operation] : ended) {
-    End(std::move(operation), Forgets(operation.request.verb) ? absl::OkStatus()
-                              : operation.overdue             ? absl::DeadlineExceededError(last_end_)
-                                                              : absl::UnavailableError(last_end_));
+    absl::Status status = absl::UnavailableError(last_end_);
+    if (operation.overdue) status = absl::DeadlineExceededError(last_end_);
+    if (Forgets(operation.request.verb)) status = absl::OkStatus();
+    End(std::move(operation), std::move(status));
   }
 }
 
