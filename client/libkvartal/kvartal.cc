@@ -90,7 +90,10 @@ const char* LayoutFault(const kv_layout& layout) {
 extern "C" {
 
 kv_status kv_attach(const kv_options* options, kv_client** client) {
-  if (client == nullptr) return KV_INVALID_ARGUMENT;
+  if (client == nullptr) {
+    attach_error = "kv_attach was given no place for the client (a kv_client**)";
+    return KV_INVALID_ARGUMENT;
+  }
   *client = nullptr;
   try {
     kv_options known{};

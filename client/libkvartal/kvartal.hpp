@@ -3,6 +3,10 @@
 // Invariant: a Lease must not outlive the Client it came from.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "kvartal.hpp needs C++20 (-std=c++20); kvartal.h, which it is made over, is for C99 and any C++"
+#endif
+
 #include <array>
 #include <cstdint>
 #include <span>

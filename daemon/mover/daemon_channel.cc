@@ -17,7 +17,6 @@
 namespace kvartal::mover {
 
 using device::MoverAnswer;
-using device::MoverRequest;
 
 absl::Status DaemonChannel::Check() const {
   int kind = 0;
