@@ -5,6 +5,7 @@
 // Invariant: each request is answered once, by its number; the number 0 is nobody's: with it a mover says why it ends.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -64,7 +65,7 @@ struct MoverAnswer {
     answer.operation = operation;
     answer.code = static_cast<uint32_t>(status.code());
     const absl::string_view message = status.message().substr(0, answer.text.size() - 1);
-    std::memcpy(answer.text.data(), message.data(), message.size());
+    std::copy(message.begin(), message.end(), answer.text.begin());
     return answer;
   }
   absl::Status status() const {
