@@ -237,9 +237,3 @@ INSTANTIATE_TEST_SUITE_P(
 
 }  // namespace
 }  // namespace kvartal::device
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  ::testing::AddGlobalTestEnvironment(new kvartal::device::SimulatedNode);
-  return RUN_ALL_TESTS();
-}

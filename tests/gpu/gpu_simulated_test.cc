@@ -150,9 +150,3 @@ TEST_F(GpuSimulatedTest, AFailedMappingLeavesNothingReserved) {
 
 }  // namespace
 }  // namespace kvartal::device
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  ::testing::AddGlobalTestEnvironment(new kvartal::device::SimulatedNode);
-  return RUN_ALL_TESTS();
-}

@@ -248,9 +248,3 @@ INSTANTIATE_TEST_SUITE_P(Kinds, MoverContract,
 
 }  // namespace
 }  // namespace kvartal::device
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  ::testing::AddGlobalTestEnvironment(new kvartal::device::SimulatedNode);
-  return RUN_ALL_TESTS();
-}
