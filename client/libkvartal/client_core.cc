@@ -217,18 +217,18 @@ kv_status ClientCore::OpenNamespace(const uint8_t* digest, const kv_layout& layo
       return Fail(KV_INVALID_ARGUMENT,
                   "this digest is open with another layout: what changes the layout belongs into the digest");
     }
-    *ns = static_cast<kv_namespace>(i);
+    *ns = static_cast<kv_namespace>(i + 1);
     Namespace* ignored;
     return Ready(*ns, deadline, &ignored);
   }
   const auto unused =
       std::find_if(namespaces_.begin(), namespaces_.end(), [](const Namespace& each) { return !each.open; });
-  const auto number = static_cast<kv_namespace>(unused - namespaces_.begin());
-  if (number >= kNamespacesPerTenantMax) {
+  if (unused - namespaces_.begin() >= ptrdiff_t{kNamespacesPerTenantMax}) {
     return Fail(KV_REFUSED, "a client may have " + std::to_string(kNamespacesPerTenantMax) + " namespaces open");
   }
-  if (number == namespaces_.size()) namespaces_.emplace_back();
-  Namespace& added = namespaces_[number];
+  const auto number = static_cast<kv_namespace>(unused - namespaces_.begin() + 1);
+  if (unused == namespaces_.end()) namespaces_.emplace_back();
+  Namespace& added = namespaces_[number - 1];
   added.open = true;
   std::memcpy(added.digest.data(), digest, KV_DIGEST_BYTES);
   added.layout = layout;
@@ -245,7 +245,7 @@ kv_status ClientCore::OpenNamespace(const uint8_t* digest, const kv_layout& layo
 
 kv_status ClientCore::CloseNamespace(kv_namespace ns) {
   if (!IsOpen(ns)) return FailUnopened(ns);
-  Namespace& closed = namespaces_[ns];
+  Namespace& closed = At(ns);
   if (connected() && closed.session_serial == session_serial_) {
     session_->NewRequest()->mutable_close_namespace()->set_ns(closed.remote);
     session_->TellSurely();
@@ -256,13 +256,15 @@ kv_status ClientCore::CloseNamespace(kv_namespace ns) {
 
 kv_status ClientCore::FailUnopened(kv_namespace ns) {
   return Fail(KV_INVALID_ARGUMENT,
-              "no namespace " + std::to_string(ns) + " of this client: kv_open_namespace gives them");
+              ns == KV_NAMESPACE_NONE
+                  ? "no namespace was given (KV_NAMESPACE_NONE): did kv_open_namespace fail?"
+                  : "no namespace " + std::to_string(ns) + " of this client: kv_open_namespace gives them");
 }
 
 kv_status ClientCore::Ready(kv_namespace ns, const Deadline& deadline, Namespace** found) {
   if (!IsOpen(ns)) return FailUnopened(ns);
   if (const kv_status status = Connect(deadline); status != KV_OK) return status;
-  *found = &namespaces_[ns];
+  *found = &At(ns);
   return (*found)->session_serial == session_serial_ ? KV_OK : OpenRemote(*found, deadline);
 }
 

@@ -24,6 +24,9 @@ namespace kvartal::client {
 // What the daemon is told of a deadline, so that what it has by then is here in time.
 uint32_t AnswerWithinMs(const Deadline& deadline);
 
+// What a slot is that was not granted.
+inline constexpr kv_slot kNoSlot = {nullptr, 0, KV_SLOT_REFUSED};
+
 class ClientCore {
  public:
   // `token_path`: of a ServiceAccount token; "": none.
@@ -50,6 +53,7 @@ class ClientCore {
   kv_status Hint(const kv_lease* lease, kv_hint_what what);
   kv_status Renew(const Deadline& deadline);
 
+  // REQUIRES: each of `slots` is kNoSlot.
   kv_status Reserve(const kv_reserve_args& args, kv_slot* slots, const Deadline& deadline);
   kv_status Commit(const kv_slot* slots, uint32_t count, uint32_t shard, uint32_t* committed, const Deadline& deadline);
   kv_status Abort(const kv_slot* slots, uint32_t count, const Deadline& deadline);
@@ -80,7 +84,9 @@ class ClientCore {
     uint32_t shard_stride_bytes = 0;
   };
 
-  bool IsOpen(kv_namespace ns) const { return ns < namespaces_.size() && namespaces_[ns].open; }
+  // Programs count namespaces from 1: KV_NAMESPACE_NONE is none of theirs.
+  bool IsOpen(kv_namespace ns) const { return ns - 1 < namespaces_.size() && namespaces_[ns - 1].open; }
+  Namespace& At(kv_namespace ns) { return namespaces_[ns - 1]; }  // REQUIRES: IsOpen(ns)
 
   kv_status FailUnopened(kv_namespace ns);
 
@@ -134,7 +140,7 @@ class ClientCore {
   std::string attempt_error_;
   std::minstd_rand jitter_;
 
-  std::vector<Namespace> namespaces_;              // by kv_namespace
+  std::vector<Namespace> namespaces_;              // by kv_namespace - 1
   std::vector<std::unique_ptr<kv_lease>> leases_;  // held by the program
   std::vector<std::unique_ptr<kv_lease>> spare_leases_;
 

@@ -2,6 +2,8 @@
 // daemon/base/limits.h.
 #pragma once
 
+#include <sys/un.h>
+
 #include <cstddef>
 #include <cstdint>
 
@@ -34,6 +36,7 @@ inline constexpr uint64_t kEmptiedBytesMax = uint64_t{1} << 43;  // and an arena
 inline constexpr uint64_t kArenaBytesMax = uint64_t{1} << 46;
 inline constexpr size_t kDurableBacklogMax = 1u << 20;  // reservations kept for the callback; beyond it only counted
 inline constexpr size_t kClientNameBytesMax = 128;
+inline constexpr size_t kSocketPathBytesMax = sizeof(sockaddr_un::sun_path) - 1;
 inline constexpr int64_t kTokenLookMsMin = 100;     // between looks at the token's file when little time is left,
 inline constexpr int64_t kTokenLookMsMax = 60'000;  // and when much is: kubelet writes a newer one when a fifth is left
 inline constexpr int64_t kTokenLookParts = 8;       // looks that fit into what is left

@@ -9,15 +9,13 @@ namespace {
 // Outcomes of attach.proto.
 constexpr char kVisible = 0;
 constexpr char kShardStored = 1;
-constexpr kv_slot kNoSlot = {nullptr, 0, KV_SLOT_REFUSED};
 
 }  // namespace
 
 kv_status ClientCore::Reserve(const kv_reserve_args& args, kv_slot* slots, const Deadline& deadline) {
-  std::fill_n(slots, args.count, kNoSlot);
-  if (IsOpen(args.ns) && args.shard >= namespaces_[args.ns].layout.shard_count) {
+  if (IsOpen(args.ns) && args.shard >= At(args.ns).layout.shard_count) {
     return Fail(KV_INVALID_ARGUMENT, "shard " + std::to_string(args.shard) + " of a namespace with " +
-                                         std::to_string(namespaces_[args.ns].layout.shard_count) + " shards");
+                                         std::to_string(At(args.ns).layout.shard_count) + " shards");
   }
   Namespace* found;
   if (const kv_status status = Ready(args.ns, deadline, &found); status != KV_OK) return status;

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
 
@@ -32,12 +33,17 @@ void SetTimeout(int fd, int option, uint32_t ms) {
   ::setsockopt(fd, SOL_SOCKET, option, &value, sizeof(value));
 }
 
-std::string ConnectAdvice(int error) {
+bool IsSocket(const char* path) {
+  struct stat found;
+  return ::stat(path, &found) == 0 && S_ISSOCK(found.st_mode);
+}
+
+std::string ConnectAdvice(int error, const char* path) {
   switch (error) {
     case ENOENT:
       return " (is kvartald running, and is its run folder mounted here?)";
     case ECONNREFUSED:
-      return " (the socket is there but kvartald is not)";
+      return IsSocket(path) ? " (the socket is there but kvartald is not)" : " (this is no socket)";
     case EACCES:
       return " (this user may not open the socket: check its mode and group)";
     case EPROTOTYPE:
@@ -68,11 +74,6 @@ void TakeFds(msghdr* message, ReceivedFds* out) {
 std::unique_ptr<Connection> Connection::Open(const std::string& path, const Deadline& deadline, std::string* error) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path)) {
-    *error = "the socket path " + path + " is longer than the " + std::to_string(sizeof(address.sun_path) - 1) +
-             " bytes the system allows";
-    return nullptr;
-  }
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd.valid()) {
@@ -88,7 +89,7 @@ std::unique_ptr<Connection> Connection::Open(const std::string& path, const Dead
   SetTimeout(fd.get(), SO_SNDTIMEO, remaining_ms);
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     const int code = errno;
-    *error = "cannot connect to " + path + ": " + std::strerror(code) + ConnectAdvice(code);
+    *error = "cannot connect to " + path + ": " + std::strerror(code) + ConnectAdvice(code, path.c_str());
     return nullptr;
   }
   ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof(kSendBufferBytes));

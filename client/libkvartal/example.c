@@ -11,7 +11,7 @@ int main(void) {
 
   const uint8_t digest[KV_DIGEST_BYTES] = "model, weights, dtype, ...";
   const kv_layout layout = {.tokens_per_block = 16, .shard_count = 1, .shard_bytes = 4096};
-  kv_namespace ns = 0;
+  kv_namespace ns;
   kv_open_namespace(client, digest, &layout, &ns, 1000);
 
   const uint8_t keys[2][KV_KEY_BYTES] = {"hash of block 0", "hash of blocks 0 and 1"};

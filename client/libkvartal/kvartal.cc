@@ -103,6 +103,11 @@ kv_status kv_attach(const kv_options* options, kv_client** client) {
     }
     std::string group;
     if (known.join_group != nullptr) group.assign(reinterpret_cast<const char*>(known.join_group), KV_GROUP_BYTES);
+    if (SocketPath(known).size() > kvartal::client::kSocketPathBytesMax) {
+      attach_error = "the socket path " + SocketPath(known) + " is longer than the " +
+                     std::to_string(kvartal::client::kSocketPathBytesMax) + " bytes the system allows";
+      return KV_INVALID_ARGUMENT;
+    }
     std::shared_ptr<kvartal::client::Bell> bell = kvartal::client::Bell::Make(&attach_error);
     if (bell == nullptr) return KV_UNAVAILABLE;
     attach_error = "this process has no memory or no thread left";  // what else may be in the way
@@ -162,6 +167,7 @@ int kv_connected(const kv_client* client) {
 const char* kv_tenant(const kv_client* client) { return client == nullptr ? "" : client->core.tenant().c_str(); }
 
 kv_status kv_group(const kv_client* client, uint8_t group[KV_GROUP_BYTES]) {
+  if (group != nullptr) std::memset(group, 0, KV_GROUP_BYTES);
   if (client == nullptr || group == nullptr) return KV_INVALID_ARGUMENT;
   if (client->core.group().size() != KV_GROUP_BYTES) return KV_UNAVAILABLE;
   std::memcpy(group, client->core.group().data(), KV_GROUP_BYTES);
@@ -170,6 +176,7 @@ kv_status kv_group(const kv_client* client, uint8_t group[KV_GROUP_BYTES]) {
 
 kv_status kv_open_namespace(kv_client* client, const uint8_t digest[KV_DIGEST_BYTES], const kv_layout* layout,
                             kv_namespace* ns, uint32_t deadline_ms) {
+  if (ns != nullptr) *ns = KV_NAMESPACE_NONE;
   return Guarded(client, [&](ClientCore& core) {
     if (digest == nullptr || layout == nullptr || ns == nullptr)
       return BadArgument(core, "digest, layout and ns must not be NULL");
@@ -274,14 +281,16 @@ kv_status kv_renew(kv_client* client, uint32_t deadline_ms) {
 }
 
 kv_status kv_reserve(kv_client* client, const kv_reserve_args* args, kv_slot* slots, uint32_t deadline_ms) {
+  kv_reserve_args known{};
+  const bool is_known = CopyKnownFields(args, offsetof(kv_reserve_args, parent_key), &known);
+  const bool count_is_good = known.count > 0 && known.count <= kvartal::kReservePerFrameMax;
+  if (slots != nullptr && count_is_good) std::fill_n(slots, known.count, kvartal::client::kNoSlot);
   return Guarded(client, [&](ClientCore& core) {
-    kv_reserve_args known{};
-    if (!CopyKnownFields(args, offsetof(kv_reserve_args, parent_key), &known)) {
+    if (!is_known) {
       return BadArgument(core, "kv_reserve_args.struct_size is not set: sizeof(kv_reserve_args)");
     }
     if (known.keys == nullptr || slots == nullptr) return BadArgument(core, "keys and slots must not be NULL");
-    if (known.count == 0 || known.count > kvartal::kReservePerFrameMax)
-      return BadArgument(core, "count is not in 1..1024");
+    if (!count_is_good) return BadArgument(core, "count is not in 1..1024");
     return core.Reserve(known, slots, DeadlineOf(deadline_ms));
   });
 }

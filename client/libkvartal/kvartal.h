@@ -4,10 +4,10 @@
  * Threads. A kv_client may be used by one thread at a time; different clients are independent. The library has one
  * background thread a client, which renews leases and populates granted memory; it never touches block bytes and runs
  * none of your code.
- * Deadlines. Every call that talks to the daemon takes `deadline_ms` (0: 1000, at most 600000) and returns by then. A
- * dead, slow or absent daemon is KV_UNAVAILABLE, never a crash or a hang: treat it as a miss. Later calls reconnect by
- * themselves, with back-off (50 ms to 2 s; no call ever waits for it), and open the namespaces again. Leases and
- * reservations end with their session.
+ * Deadlines. Every call that talks to the daemon takes `deadline_ms` (0: 1000; more than 600000 is taken as 600000)
+ * and returns by then. A dead, slow or absent daemon is KV_UNAVAILABLE, never a crash or a hang: treat it as a miss.
+ * Later calls reconnect by themselves, with back-off (50 ms to 2 s; no call ever waits for it), and open the
+ * namespaces again. Leases and reservations end with their session.
  * Memory. Pointers lead straight into mapped shared memory. Their content is yours to read while you hold the lease,
  * and to write between kv_reserve and kv_commit / kv_abort. When a session ends its memory is kept while a lease reads
  * it (of the last 4 dead daemons), then, or at once and without a call of yours, replaced by zeros, for which
@@ -16,7 +16,9 @@
  * Fork. In a forked child every call is KV_UNAVAILABLE, nothing is sent, and the memory is not mapped: attach anew
  * there.
  * Signals. SIGPIPE is never raised, and no signal is delivered to the background thread.
- * Errors. Functions return a kv_status; kv_last_error tells what was wrong, where and what to do.
+ * Errors. Functions return a kv_status; kv_last_error tells what was wrong, where and what to do. What a call gives
+ * back through pointers is set also when it fails: NULL, 0, KV_NAMESPACE_NONE, slots that are KV_SLOT_REFUSED, or as
+ * much as was done by then (the counts of kv_lookup, kv_load, kv_commit and kv_poll).
  */
 #ifndef KVARTAL_H_
 #define KVARTAL_H_
@@ -92,7 +94,8 @@ typedef struct kv_layout {
   uint32_t shard_bytes;      /* bytes of one shard; a block is at most 32 MiB */
 } kv_layout;
 
-typedef uint32_t kv_namespace; /* of this client, until it is closed; survives reconnects */
+typedef uint32_t kv_namespace; /* of this client, from 1, until it is closed; survives reconnects */
+#define KV_NAMESPACE_NONE 0    /* no call takes it: KV_INVALID_ARGUMENT */
 
 /* `digest` names everything that makes KV incompatible: model, weights, dtype, page layout, hash seed, LoRA, engine,
  * salt. With KV_UNAVAILABLE *ns is good all the same: it is opened when a daemon appears. */

@@ -106,7 +106,7 @@ class Client {
 
   struct Opened {
     kv_status status = KV_UNAVAILABLE;
-    kv_namespace ns = 0;
+    kv_namespace ns = KV_NAMESPACE_NONE;
   };
   Opened OpenNamespace(const Digest& digest, const kv_layout& layout, uint32_t deadline_ms) {
     Opened out;
@@ -132,7 +132,7 @@ class Client {
   }
 
   struct ReserveArgs {
-    kv_namespace ns = 0;
+    kv_namespace ns = KV_NAMESPACE_NONE;
     uint32_t shard = 0;
     std::span<const Key> keys;
     const Key* parent = nullptr;

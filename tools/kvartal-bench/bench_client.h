@@ -71,7 +71,7 @@ class BenchClient {
 
   const kv_layout layout_;
   client::Client client_;
-  kv_namespace ns_ = 0;
+  kv_namespace ns_ = KV_NAMESPACE_NONE;
 };
 
 }  // namespace kvartal::bench

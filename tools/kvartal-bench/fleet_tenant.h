@@ -39,7 +39,7 @@ class FleetTenant {
   FleetCluster* const cluster_;
   std::unique_ptr<testing::DaemonProcess> daemon_;
   client::Client client_;
-  kv_namespace ns_ = 0;
+  kv_namespace ns_ = KV_NAMESPACE_NONE;
   uint64_t next_key_ = 1, stored_ = 0, looks_ = 0, most_bytes_ = 0;
 };
 

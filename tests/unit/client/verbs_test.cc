@@ -432,59 +432,5 @@ TEST_F(VerbsTest, AClosedNamespaceIsAskedAboutNoMoreAndItsNumberIsFree) {
   EXPECT_EQ(server.count("close_namespace"), 1);
 }
 
-TEST_F(VerbsTest, BadArgumentsAreNeverSent) {
-  uint32_t matched;
-  kv_lease* lease;
-  const std::vector<Key> keys = Chain(1);
-  const auto frames = [this] {
-    return server.count("lookup") + server.count("reserve") + server.count("open_namespace");
-  };
-  const int before = frames();
-  kv_client* c = client.get();
-  EXPECT_EQ(kv_lookup(c, ns, nullptr, 1, 0, &lease, &matched, nullptr, kPatient), KV_INVALID_ARGUMENT);
-  EXPECT_EQ(kv_lookup(c, ns, keys[0].data(), 1, 0, nullptr, &matched, nullptr, kPatient), KV_INVALID_ARGUMENT);
-  EXPECT_EQ(kv_lookup(nullptr, ns, keys[0].data(), 1, 0, &lease, &matched, nullptr, kPatient), KV_INVALID_ARGUMENT);
-  EXPECT_EQ(kv_lookup(c, 77, keys[0].data(), 1, 0, &lease, &matched, nullptr, kPatient), KV_INVALID_ARGUMENT);
-  EXPECT_EQ(kv_lookup(c, ns, keys[0].data(), UINT32_MAX, 0, &lease, &matched, nullptr, kPatient), KV_INVALID_ARGUMENT);
-  EXPECT_EQ(kv_lookup(c, ns, nullptr, 0, 0, &lease, &matched, nullptr, kPatient), KV_OK);
-  for (const kv_layout& layout : {kv_layout{0, 1, 1}, kv_layout{1, 0, 1}, kv_layout{1, 65, 1}, kv_layout{1, 1, 0},
-                                  kv_layout{1, 2, 17u << 20}, kv_layout{1, 64, UINT32_MAX}}) {
-    EXPECT_EQ(client.OpenNamespace(Digest{3}, layout, kPatient).status, KV_INVALID_ARGUMENT);
-  }
-  kv_slot slot;
-  EXPECT_EQ(client.Reserve({.ns = ns, .shard = 1, .keys = keys}, {&slot, 1}, kPatient), KV_INVALID_ARGUMENT);
-  EXPECT_EQ(client.Reserve({.ns = ns, .keys = {}}, {&slot, 1}, kPatient), KV_INVALID_ARGUMENT);
-  EXPECT_EQ(frames(), before);
-  kv_release(c, nullptr, 0);
-  kv_detach(nullptr);
-}
-
-TEST_F(VerbsTest, OlderCallersPassSmallerStructs) {
-  kv_options options{};
-  options.struct_size = offsetof(kv_options, client_name);
-  const std::string path = server.socket_path();
-  options.socket_path = path.c_str();
-  options.client_name = reinterpret_cast<const char*>(8);  // beyond what the caller's struct has: never read
-  options.join_group = reinterpret_cast<const uint8_t*>(8);
-  kv_client* old = nullptr;
-  ASSERT_EQ(kv_attach(&options, &old), KV_OK);
-  kv_detach(old);
-  options.struct_size = 0;
-  EXPECT_EQ(kv_attach(&options, &old), KV_INVALID_ARGUMENT);
-  EXPECT_EQ(old, nullptr);
-
-  const std::vector<Key> keys = Chain(1);
-  kv_reserve_args args{};
-  args.struct_size = offsetof(kv_reserve_args, parent_key);
-  args.ns = ns;
-  args.keys = keys[0].data();
-  args.count = 1;
-  args.parent_key = reinterpret_cast<const uint8_t*>(8);
-  kv_slot slot;
-  EXPECT_EQ(kv_reserve(client.get(), &args, &slot, kPatient), KV_OK);
-  args.struct_size -= 1;
-  EXPECT_EQ(kv_reserve(client.get(), &args, &slot, kPatient), KV_INVALID_ARGUMENT);
-}
-
 }  // namespace
 }  // namespace kvartal::client
