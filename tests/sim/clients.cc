@@ -148,6 +148,7 @@ void Simulation::DoFinish() {
     unfinished_.erase(unfinished_.begin() + static_cast<ptrdiff_t>(at));
     FinishOne(item);
   }
+  if (random_.Chance(30)) EndRest();
 }
 
 void Simulation::Store(uint32_t index, uint32_t space, const Chain& chain) {
@@ -180,6 +181,17 @@ void Simulation::Abort(GroupId group, ReservationId reservation, uint64_t done) 
   const bool aborted = node_.engine().Abort(group, reservation, done);
   Say("group ", group.value(), " aborts ", reservation.value(), aborted ? "" : ": there is none of its own");
   if (aborted != expected && !(expected && may_be_ended)) Wrong("an abort came out otherwise than it must");
+}
+
+// Somebody who was cut off is heard of: it writes no more, to some shards or to all.
+void Simulation::EndRest() {
+  if (model_.cut_off().empty()) return;
+  const size_t at = random_.Below(model_.cut_off().size());
+  const ReservationId reservation = model_.cut_off()[at].reservation;
+  const uint64_t done = random_.Chance(50) ? kAllShards : random_.Next();
+  Say("nobody writes to ", reservation.value(), " any more", done == kAllShards ? "" : ", to some of its shards");
+  if (model_.EndRest(at, done, Now())) coverage_.Note(Situation::kRestEnded);
+  node_.engine().EndRest(reservation, done);
 }
 
 void Simulation::Commit(GroupId group, ReservationId reservation, uint32_t shard) {

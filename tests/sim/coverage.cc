@@ -24,6 +24,7 @@ constexpr Row kRows[] = {
     {Situation::kPinRefused, "pin refused", 20},
     {Situation::kHinted, "hinted", 200},
     {Situation::kGroupEnded, "group ended with blocks unfinished", 200},
+    {Situation::kRestEnded, "rest of a slot ended early", 200},
     {Situation::kNamespaceClosed, "namespace closed", 100},
     {Situation::kNamespaceReopened, "namespace reopened", 100},
     {Situation::kRetiredEvicted, "retired block evicted", 20},

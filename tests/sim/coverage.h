@@ -24,6 +24,7 @@ enum class Situation : uint8_t {
   kPinRefused,
   kHinted,
   kGroupEnded,       // with blocks unfinished
+  kRestEnded,        // of a slot: who was cut off writes no more, which is known before its time
   kNamespaceClosed,  // by the last group that had it open
   kNamespaceReopened,
   kRetiredEvicted,  // a block of a namespace that nobody has open went first
@@ -91,7 +92,7 @@ enum class Situation : uint8_t {
   kClearCopyGoes,  // it was written before its policy asked for that
   kKeyGone,        // and its block with it
 };
-inline constexpr size_t kSituations = 72;
+inline constexpr size_t kSituations = 73;
 
 class Coverage {
  public:

@@ -11,7 +11,6 @@ namespace {
 
 // The end of a pin is kept in ticks here and in seconds on disk.
 constexpr int64_t kPinEndMs = 1000 + 2 * int64_t{kTickMs};
-constexpr int64_t kWriterMs = 1'800;  // that somebody who was cut off goes on writing
 
 std::vector<BlockKey> MakeKeys() {
   std::vector<BlockKey> keys(kNumbers);
@@ -117,8 +116,8 @@ uint32_t Model::Grant(const BlockRef& ref, GroupId group, uint32_t shard, uint64
   block.beside_older = beside_older;
   block.pinned_until_ms = 0;
   block.reservation = reserved.reservation.value();
-  const auto resting = life.resting_ms.find(offset);
-  if (resting != life.resting_ms.end() && now_ms < resting->second)
+  const auto resting = life.resting.find(offset);
+  if (resting != life.resting.end() && now_ms < resting->second.until_ms)
     findings_.Add(absl::StrCat(NameOf(ref), " is given a slot that somebody who was cut off may be writing to"));
   if (life.slots[offset].users > 0)
     findings_.Add(absl::StrCat(NameOf(ref), " is given a slot that is in use, at ", offset));
@@ -190,33 +189,6 @@ void Model::EndFilling(uint64_t reservation, Version::Fate fate) {
   if (fate == Version::Fate::kAborted && block.beside_older) block.maybe = older;
   --lives_[filling.block.life].slots[filling.offset].users;
   fillings_.erase(reservation);
-}
-
-bool Model::Abort(GroupId group, ReservationId reservation, uint64_t done, int64_t now_ms) {
-  const auto it = fillings_.find(reservation.value());
-  if (it == fillings_.end() || it->second.group != group) return false;
-  Rest(reservation, done, now_ms);
-  EndFilling(reservation.value(), Version::Fate::kAborted);
-  return true;
-}
-
-// Who has not committed a shard that it reserved, and is not done with it, may be writing to it.
-void Model::Rest(ReservationId reservation, uint64_t done, int64_t now_ms) {
-  const Filling& filling = fillings_.at(reservation.value());
-  if ((filling.taken & filling.missing & ~done) == 0 || MayBeEnded(reservation, now_ms)) return;
-  lives_[filling.block.life].resting_ms[filling.offset] = now_ms + kWriterMs;
-}
-
-size_t Model::AbortGroup(GroupId group, uint64_t done, int64_t now_ms) {
-  std::vector<uint64_t> ended;
-  for (const auto& [reservation, filling] : fillings_) {
-    if (filling.group == group) ended.push_back(reservation);
-  }
-  for (const uint64_t reservation : ended) {
-    Rest(ReservationId(reservation), done, now_ms);
-    EndFilling(reservation, Version::Fate::kAborted);
-  }
-  return ended.size();
 }
 
 // --- serving
@@ -355,7 +327,7 @@ void Model::MoveOn(uint32_t index, TenantId id) {
   Life& life = lives_[index];
   life.id = id;
   life.slots.clear();
-  life.resting_ms.clear();
+  life.resting.clear();
   life.pins.clear();
   life.charged_bytes = life.guarantee_bytes = life.entitled_bytes = life.removed_bytes = {};
   life.leases = life.loads = life.evictions = life.retired_drops = life.short_reserve = 0;

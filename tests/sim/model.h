@@ -68,6 +68,12 @@ struct Life {
     uint32_t users = 0;  // leases in place, and the group that fills it
   };
 
+  // Whoever wrote there was cut off, and may be at it until then.
+  struct Resting {
+    ReservationId reservation;
+    int64_t until_ms = 0;
+  };
+
   std::string name;
   uint32_t tenant = 0;  // of the plan
   uint32_t uid = 0;
@@ -86,8 +92,8 @@ struct Life {
   uint32_t dropped_below = 0;       // those were to be erased by a drop, however far it came
   std::vector<GroupId> groups;
   std::vector<std::vector<Block>> spaces;
-  absl::flat_hash_map<uint64_t, Slot> slots;          // by offset of the block in the arena
-  absl::flat_hash_map<uint64_t, int64_t> resting_ms;  // by offset: until when a writer that was cut off may be at it
+  absl::flat_hash_map<uint64_t, Slot> slots;       // by offset of the block in the arena
+  absl::flat_hash_map<uint64_t, Resting> resting;  // by offset
   std::vector<BlockRef> pins;
   uint64_t leases = 0;                                 // in place
   uint64_t loads = 0;                                  // under way
@@ -129,6 +135,14 @@ struct Filling {
   int64_t asked_ms = 0;
 };
 
+// A writer that was cut off, until it is heard of that it writes no more.
+struct CutOff {
+  ReservationId reservation;
+  uint32_t life = 0;
+  uint64_t offset = 0;   // of the block
+  uint64_t writing = 0;  // bit i: shard i
+};
+
 class Model {
  public:
   Model(const Plan& plan, Findings* findings);
@@ -160,6 +174,9 @@ class Model {
   void Commit(GroupId group, ReservationId reservation, uint32_t shard, int64_t now_ms);
   bool Abort(GroupId group, ReservationId reservation, uint64_t done, int64_t now_ms);
   size_t AbortGroup(GroupId group, uint64_t done, int64_t now_ms);
+  const std::vector<CutOff>& cut_off() const { return cut_off_; }
+  // Nobody writes those shards of cut_off()[at] any more. True when that was all of it, before its time.
+  bool EndRest(size_t at, uint64_t done, int64_t now_ms);
 
   // --- serving
   // It was found. `in_place`: in DRAM, else in any tier.
@@ -229,6 +246,7 @@ class Model {
   void NewBoot() {
     ++boots_;
     offline_ms_ = INT64_MIN;
+    cut_off_.clear();
   }
   void SetRecovering(bool recovering, int64_t now_ms) {
     recovering_ = recovering;
@@ -258,6 +276,7 @@ class Model {
   std::vector<Life> lives_;
   std::vector<Version> versions_;
   absl::flat_hash_map<uint64_t, Filling> fillings_;  // by reservation
+  std::vector<CutOff> cut_off_;                      // of this boot, the last of them
   std::map<uint64_t, uint32_t> awaits_durable_;      // reservation -> nonce
   std::map<SlotId, uint32_t> durable_, durable_synced_;
   absl::flat_hash_set<uint64_t> ended_;  // reservations of this boot

@@ -54,6 +54,8 @@ MUTATIONS = {
         (ENGINE + 'store_path.cc', '  const SlotId slot = residency_.Abandon(id);\n',
          '  if (done != 0) return residency_.Commit(id), true;\n'
          '  const SlotId slot = residency_.Abandon(id);\n')],
+    'gives-a-slot-that-is-being-written': [
+        (ENGINE + 'store_path.cc', '  if (it->second.written == 0) Give(reservation);\n', '  Give(reservation);\n')],
     'takes-the-commit-of-another-group': [
         (ENGINE + 'store_path.cc', '  if (filling.group != group) return CommitOutcome::kNotYours;\n', '')],
     'answers-a-group-that-ended': [

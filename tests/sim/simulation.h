@@ -100,6 +100,7 @@ class Simulation : private engine::EngineObserver {
   // Reserves, and finishes all that the tenant has open.
   void Store(uint32_t life, uint32_t space, const Chain& chain);
   void Abort(GroupId group, ReservationId reservation, uint64_t done);
+  void EndRest();
   void Commit(GroupId group, ReservationId reservation, uint32_t shard);
   void DoLookup();
   void Lookup(uint32_t life, uint32_t space, const Chain& chain);
