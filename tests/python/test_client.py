@@ -235,6 +235,48 @@ def test_a_forgotten_lease_is_given_back_with_a_warning(daemon, namespace):
         client.lookup(namespace, chain(1), deadline_ms=PATIENT_MS)
 
 
+def test_a_lease_that_is_collected_with_its_client_is_no_crash(daemon, namespace):
+    class Engine:
+        def __init__(self):
+            self.client = attach(daemon)
+            store(self.client, namespace, chain(1))
+            self.lease = self.client.lookup(namespace, chain(1), deadline_ms=PATIENT_MS)
+            self.me = self
+
+    # In which order the members of a cycle end is nobody's choice: several, so that both come.
+    for _ in range(5):
+        engine = Engine()
+        assert engine.lease.matched == 1
+        with pytest.warns(ResourceWarning, match='forgotten'):
+            del engine
+            gc.collect()
+    client = attach(daemon)
+    with client.lookup(namespace, chain(1), deadline_ms=PATIENT_MS) as lease:
+        assert lease.matched == 1
+
+
+def test_numbers_that_c_would_cut_off_are_refused(daemon, namespace):
+    digest = bytes(32)
+    for layout in ({'tokens_per_block': -1, 'shard_bytes': 4096}, {'tokens_per_block': 16, 'shard_bytes': 2**32 + 4096},
+                   {'tokens_per_block': 16, 'shard_bytes': 4096, 'shard_count': 2**32 + 1}):
+        with pytest.raises(ValueError, match='has to be from 0 to 4294967295'):
+            kvartal.Namespace(digest, **layout)
+    client = attach(daemon)
+    for call in (lambda: client.lookup(namespace, chain(1), deadline_ms=-1),
+                 lambda: client.lookup(namespace, chain(1), prompt_tokens=-1),
+                 lambda: client.reserve(namespace, chain(1), shard=2**32),
+                 lambda: client.reserve(namespace, chain(1), first_depth=-1),
+                 lambda: client.borrow(namespace, -1, range(1)), lambda: client.poll(-1), lambda: client.renew(2**32)):
+        with pytest.raises(ValueError, match='has to be from 0'):
+            call()
+    store(client, namespace, chain(1))
+    with client.lookup(namespace, chain(1), deadline_ms=PATIENT_MS) as lease:
+        with pytest.raises(ValueError, match='until_wall_ms is -1'):
+            lease.pin(-1)
+        with pytest.raises(ValueError, match='count is -1'):
+            lease.load(0, -1)
+
+
 def test_threads_of_one_client_take_turns(daemon, namespace):
     client = attach(daemon)
     wrong = []

@@ -16,7 +16,6 @@ Times are milliseconds; a deadline of 0 means 1000.
 from __future__ import annotations
 
 import ctypes
-import enum
 import os
 import threading
 import time
@@ -24,7 +23,6 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from ctypes import byref, c_uint32, c_uint64, c_void_p
-from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
@@ -32,6 +30,7 @@ import numpy.typing as npt
 
 from kvartal import _abi
 from kvartal._abi import lib
+from kvartal.values import Hint, Namespace, Outcome, Status, check32, check64
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -41,42 +40,16 @@ _BLOCK = np.dtype({'names': ['data', 'tier', 'generation'], 'formats': [np.uint6
                    'itemsize': ctypes.sizeof(_abi.Block)})
 
 
-class Status(enum.IntEnum):
-    """What a call came to; `kv_status` of kvartal.h."""
-
-    OK = 0
-    UNAVAILABLE = 1
-    REFUSED = 2
-    DENIED = 3
-    INVALID_ARGUMENT = 4
-    NOT_FOUND = 5
-    LOST = 6
-    UNSUPPORTED = 7
-
-
-class Outcome(enum.IntEnum):
-    """What became of one key of a reservation."""
-
-    GRANTED = 0
-    EXISTS = 1
-    REFUSED = 2
-
-
-class Hint(enum.IntEnum):
-    """What may be said of a conversation; `kv_hint_what` of kvartal.h."""
-
-    ENDED = 1
-    WAITING = 2
-
-
 class _Handle:
     """One kv_client. Detached when the last client, lease, slot or array that leads into its memory is gone."""
 
     def __init__(self, pointer: int):
-        self.pointer = pointer
+        self.pointer: int | None = pointer
 
     def __del__(self) -> None:
-        lib.kv_detach(self.pointer)
+        # A lease in the same cycle may be finalized after this: it finds no client to give itself back to.
+        pointer, self.pointer = self.pointer, None
+        lib.kv_detach(pointer)
 
 
 class _Memory:
@@ -87,24 +60,6 @@ class _Memory:
     def __init__(self, handle: _Handle, address: int, size: int, read_only: bool):
         self.handle = handle
         self.__array_interface__ = {'version': 3, 'shape': (size,), 'typestr': '|u1', 'data': (address, read_only)}
-
-
-@dataclass(frozen=True)
-class Namespace:
-    """Blocks of one digest and layout. A value: good for every client, opened at the daemon when first used.
-
-    digest: 32 bytes that name everything that makes KV incompatible. tokens_per_block >= 1. shard_count: node-local
-    ranks that store a part of each block, 1 to 64. shard_bytes: bytes of one shard; a block is at most 32 MiB.
-    """
-
-    digest: bytes
-    tokens_per_block: int
-    shard_bytes: int
-    shard_count: int = 1
-
-    def __post_init__(self) -> None:
-        if len(self.digest) != _abi.DIGEST_BYTES:
-            raise ValueError(f'a digest has {_abi.DIGEST_BYTES} bytes, not {len(self.digest)}')
 
 
 def _join(keys: Sequence[bytes]) -> bytes:
@@ -126,6 +81,7 @@ class Client:
 
     def __init__(self, socket: str | None = None, name: str | None = None, group: bytes | None = None,
                  deadline_ms: int = 0, token_file: str | None = None):
+        check32(deadline_ms=deadline_ms)
         if group is not None and len(group) != _abi.GROUP_BYTES:
             raise ValueError(f'a group has {_abi.GROUP_BYTES} bytes, not {len(group)}')
         self._turns: dict[int, AbstractContextManager[bool]] = {}  # by process
@@ -211,6 +167,8 @@ class Client:
         prompt_tokens: tokens of the whole prompt, for hit accounting; 0: keys times tokens_per_block.
         """
         joined = _join(keys)
+        check64(prompt_tokens=prompt_tokens)
+        check32(deadline_ms=deadline_ms)
         lease, matched, request = c_void_p(), c_uint32(), c_uint64()
         with self._turn:
             number = self._open(namespace, deadline_ms)
@@ -225,6 +183,8 @@ class Client:
 
         Load it before reading. It must be released before its owner gives the lease back, and gives nothing back.
         """
+        check64(lease_id=lease_id)
+        check32(first=blocks.start, count=len(blocks), deadline_ms=deadline_ms)
         lease = c_void_p()
         with self._turn:
             number = self._open(namespace, deadline_ms)
@@ -241,6 +201,8 @@ class Client:
         parent: the key before keys[0], None at the head of a chain. first_depth: the place of keys[0] in its chain.
         request: `Lease.request` of the lookup of this chain, 0 when there was none. shard: the one this client writes.
         """
+        check64(request=request)
+        check32(shard=shard, first_depth=first_depth, deadline_ms=deadline_ms)
         args = _abi.ReserveArgs(ctypes.sizeof(_abi.ReserveArgs), 0, shard, _join(keys), len(keys), parent, first_depth,
                                 request)
         if parent is not None and len(parent) != _abi.KEY_BYTES:
@@ -260,6 +222,7 @@ class Client:
     def poll(self, wait_ms: int = 0) -> int:
         """Blocks of this engine group, whichever client committed them, that this one was told would survive kill -9 of
         the daemon, in total; waits for news of it."""
+        check32(wait_ms=wait_ms)
         durable = c_uint64()
         with self._turn:
             if self._ready(0):
@@ -269,6 +232,7 @@ class Client:
 
     def renew(self, deadline_ms: int = 0) -> bool:
         """Makes every lease of this engine group live on. A thread of the library does it by itself, too."""
+        check32(deadline_ms=deadline_ms)
         with self._turn:
             if not self._ready(deadline_ms):
                 return False
@@ -385,6 +349,7 @@ class Lease:
         """
         first = self.blocks.start if first is None else first
         count = self.blocks.stop - first if count is None else count
+        check32(first=first, count=count, deadline_ms=deadline_ms)
         if not self._pointer or count == 0:
             return 0
         loaded = c_uint32()
@@ -409,6 +374,8 @@ class Lease:
 
     def pin(self, until_wall_ms: int, deadline_ms: int = 0) -> bool:
         """Keeps the blocks resident until then (ms since 1970), within the tenant's guarantee."""
+        check64(until_wall_ms=until_wall_ms)
+        check32(deadline_ms=deadline_ms)
         if not self._pointer or self._handle is None:
             return False
         with self._client._turn:
@@ -472,6 +439,7 @@ class Slots:
 
     def commit(self, deadline_ms: int = 0) -> int:
         """Makes every granted slot visible; fill them first. How many are stored now."""
+        check32(deadline_ms=deadline_ms)
         committed = c_uint32()
         if self._take() and self._handle is not None:
             with self._client._turn:
@@ -481,6 +449,7 @@ class Slots:
 
     def abort(self, deadline_ms: int = 0) -> None:
         """Gives the slots back unseen. Nothing happens after a commit or abort."""
+        check32(deadline_ms=deadline_ms)
         if self._take() and self._handle is not None:
             with self._client._turn:
                 self._client._note(lib.kv_abort(self._handle.pointer, self._slots, len(self._slots), deadline_ms))
