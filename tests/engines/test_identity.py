@@ -27,8 +27,10 @@ def config(**changes):
         cache_config=SimpleNamespace(cache_dtype='auto', prefix_caching_hash_algo='sha256_cbor', hash_block_size=None,
                                      block_size=32),
         model_config=SimpleNamespace(model='m', model_weights='', revision=None, dtype=torch.float32, quantization=None,
-                                     max_model_len=4096, hf_config=model('m'), enable_sleep_mode=False),
-        load_config=SimpleNamespace(load_format='auto', download_dir=None), speculative_config=None)
+                                     quantization_config=None, model_class_overrides={}, max_model_len=4096,
+                                     hf_config=model('m'), enable_sleep_mode=False),
+        load_config=SimpleNamespace(load_format='auto', ignore_patterns=['original/**/*'], download_dir=None),
+        speculative_config=None)
     for path, value in changes.items():
         *owners, name = path.split('__')
         owner = made
@@ -97,7 +99,9 @@ def test_equal_engines_share_whatever_their_model_is_called():
 def test_everything_that_makes_kv_incompatible_is_told_apart(monkeypatch):
     other_model = model('m', rope_theta=1e6)
     digests = [digest(), digest(weights='v'), digest(epoch=b'1'), digest(model__dtype=torch.bfloat16),
-               digest(model__quantization='awq'), digest(model__max_model_len=8192),
+               digest(model__quantization='awq'), digest(model__quantization_config={'ignore': ['k_proj']}),
+               digest(model__model_class_overrides={'A': 'B'}), digest(load__load_format='pt'),
+               digest(load__ignore_patterns=[]), digest(model__max_model_len=8192),
                digest(model__hf_config=other_model), digest(cache__block_size=64),
                digest(cache__cache_dtype='bfloat16'), digest(cache__prefix_caching_hash_algo='sha256')]
     digests += [digest({**FACTS, **change}) for change in ({'isa': 'amx'}, {'layers': ['b', 'a']}, {'layout': 'BLHNC'},

@@ -131,7 +131,7 @@ def install(model_path):
         'model': Bag(model_path=model_path, revision=None, download_dir=None, load_format='auto', dtype='bfloat16',
                      quantization=None, quantization_param_path=None, kv_cache_dtype='auto', context_length=8192,
                      model_impl='auto', json_model_override_args='{}', rl_quant_profile=None, modelopt_quant=None,
-                     qsa_indexer_dtype=None),
+                     qsa_indexer_dtype=None, weight_cache_mode='off'),
         'serving': Bag(weight_version='default'),
         'lora': Bag(enable_lora=None, lora_paths=None),
         'memory': Bag(hicache_storage_backend='dynamic'),

@@ -224,9 +224,10 @@ def config(folder, block_size, **extra):
         cache_config=SimpleNamespace(cache_dtype='auto', prefix_caching_hash_algo='sha256_cbor', hash_block_size=None,
                                      block_size=block_size),
         model_config=SimpleNamespace(model=str(folder), model_weights='', revision=None, dtype='float32',
-                                     quantization=None, max_model_len=4096, enable_sleep_mode=False,
+                                     quantization=None, quantization_config=None, model_class_overrides={},
+                                     max_model_len=4096, enable_sleep_mode=False,
                                      hf_config=SimpleNamespace(to_dict=lambda: {'hidden_size': 8})),
-        load_config=SimpleNamespace(load_format='auto', download_dir=None), speculative_config=None,
+        load_config=SimpleNamespace(load_format='auto', ignore_patterns=[], download_dir=None), speculative_config=None,
         compilation_config=SimpleNamespace(static_forward_context=layers))
 
 

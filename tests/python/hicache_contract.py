@@ -232,7 +232,8 @@ def test_what_is_not_known_is_declined_with_one_line(engine, why, caplog):
 
 
 @pytest.mark.parametrize('bag, changes, why', [
-    ('model', {'load_format': 'dummy'}, 'weights_digest'), ('model', {'model_path': 'nobody/nothing'}, 'not found'),
+    ('model', {'load_format': 'dummy'}, 'weights_digest'), ('model', {'weight_cache_mode': 'client'}, 'weights_digest'),
+    ('model', {'model_path': 'nobody/nothing'}, 'not found'),
     ('spec', {'speculative_algorithm': 'EAGLE'}, 'speculative'), ('lora', {'enable_lora': True}, 'LoRA'),
     ('lora', {'lora_paths': ['a=b']}, 'LoRA'), ('memory', {'hicache_storage_backend': None}, 'running engine'),
     ('disagg', {'disaggregation_mode': 'prefill'}, 'disaggregated')])

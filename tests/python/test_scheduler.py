@@ -140,6 +140,24 @@ def test_the_engine_may_drop_what_was_promised(side, client):
     assert client.leases[0].released == 1 and not side.take_plan().loads
 
 
+def test_what_is_given_an_image_later_is_not_cached_from_then_on(client):
+    side = SchedulerSide(client, Options(min_load_tokens=2 * BLOCK), BLOCK, engine_blocks=40, ranks=1,
+                         still_cacheable=lambda engine: not engine.images)
+    side.open(lambda epoch: Namespace(b'n' * 32, BLOCK, 4096))
+    client.cached = 8
+    text, mixed = request(10 * BLOCK + 1), request(10 * BLOCK + 1)
+    text.images = mixed.images = ()
+    side.begin('text', text, cacheable=True)
+    side.begin('mixed', mixed, cacheable=True)
+    mixed.images = ('cat',)
+    assert side.match('text', 0, 0)[0] == 8 * BLOCK and side.match('mixed', 0, 0) == (0, False)
+    side.computed('mixed', 10 * BLOCK, lambda: list(range(100, 110)))
+    assert not side.take_plan().stores
+    mixed.images = ()
+    side.computed('mixed', 10 * BLOCK, lambda: list(range(100, 110)))
+    assert not side.take_plan().stores, 'what it was given before is in its chain'
+
+
 def test_a_failed_load_is_not_tried_again_and_its_blocks_are_stored_anew(side, client):
     load(side, client)
     side.take_report(done(1, failed=[1]))

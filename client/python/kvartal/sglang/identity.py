@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 _FORMAT = 1  # of what is digested here and of how a page's bytes are laid out
 # Of SGLang's model configuration: what changes the KV that the same weights give.
-_MODEL_LEAVES = ('dtype', 'quantization', 'quantization_param_path', 'kv_cache_dtype', 'context_length', 'model_impl',
-                 'json_model_override_args', 'rl_quant_profile', 'modelopt_quant', 'qsa_indexer_dtype')
+_MODEL_LEAVES = ('load_format', 'dtype', 'quantization', 'quantization_param_path', 'kv_cache_dtype',
+                 'context_length', 'model_impl', 'json_model_override_args', 'rl_quant_profile', 'modelopt_quant',
+                 'qsa_indexer_dtype')
 _KERNEL_LEAVES = ('attention_backend', 'prefill_attention_backend', 'decode_attention_backend')
 
 
@@ -72,6 +73,9 @@ def weights_digest(options: Options) -> str:
     """Names the bytes of the weights. Reads them, unless the hub's cache has done so before. Raises Declined."""
     if options.weights_digest:
         return f'given:{options.weights_digest}'
+    if get_model().weight_cache_mode != 'off':
+        raise Declined('weight_cache_mode is not "off": another process loaded the weights, from files that may have '
+                       'changed since (set weights_digest)')
     load_format = get_model().load_format
     if load_format not in weights.LOAD_FORMATS:
         raise Declined(f'load_format is "{load_format}": which bytes it loads is not known (set weights_digest)')

@@ -108,7 +108,8 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
             if role == KVConnectorRole.SCHEDULER:
                 self._scheduler = SchedulerSide(
                     Client(self._options.socket, 'vllm scheduler'), self._options,
-                    vllm_config.cache_config.block_size, kv_cache_config.num_blocks, ranks=1)
+                    vllm_config.cache_config.block_size, kv_cache_config.num_blocks, ranks=1,
+                    still_cacheable=identity.is_cacheable)
         except Declined as reason:
             self._decline(str(reason))
         except Exception as error:

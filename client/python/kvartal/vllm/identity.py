@@ -116,6 +116,11 @@ def namespace_of(config: VllmConfig, facts: dict[str, Any], weights_named: str, 
         'max_model_len': model.max_model_len,  # chooses between the frequencies of some rotary embeddings
         'dtype': str(model.dtype),
         'quantization': str(model.quantization),
+        'quantization_config': str(model.quantization_config),
+        'model_class_overrides': model.model_class_overrides,
+        # One folder may hold the weights twice, in files of two kinds that differ.
+        'load_format': config.load_config.load_format,
+        'ignore_patterns': config.load_config.ignore_patterns,
         'cache_dtype': cache.cache_dtype,
         'block_tokens': cache.block_size,
         'hash': algorithm,

@@ -67,13 +67,16 @@ class SchedulerSide:
     """See the module. Before `open` every request is a miss and nothing is stored."""
 
     def __init__(self, client: Client, options: Options, block_tokens: int, engine_blocks: int, ranks: int,
-                 now: Callable[[], float] = time.monotonic):
+                 now: Callable[[], float] = time.monotonic,
+                 still_cacheable: Callable[[Any], bool] = lambda engine: True):
         self._client = client
         self._options = options
         self._block_tokens = block_tokens
         self._max_loading = max(1, int(engine_blocks * options.max_loading_share))
         self._ranks = ranks
         self._now = now
+        # A session's request may be given an image or a sound after it began.
+        self._still_cacheable = still_cacheable
         self._cost = LoadCost(block_tokens)
         # Of the steps that were begun and have not ended: tokens, and when. An engine has two at most.
         self._steps: deque[tuple[int, float]] = deque(maxlen=2)
@@ -128,7 +131,7 @@ class SchedulerSide:
         """Tokens to load beyond the leading `computed_tokens`, and whether that happens beside the engine's steps.
         None: ask again at the next step. Asked again for as long as the engine has no room for the request."""
         request = self._requests.get(request_id)
-        if request is None or not request.cacheable or self._namespace is None:
+        if request is None or not self._is_cacheable(request) or self._namespace is None:
             return 0, False
         if admission != request.admission:
             request.readmit(admission)
@@ -146,6 +149,10 @@ class SchedulerSide:
             return None, False
         request.first = first
         return blocks * self._block_tokens, True
+
+    def _is_cacheable(self, request: _Request) -> bool:
+        request.cacheable = request.cacheable and self._still_cacheable(request.engine)
+        return request.cacheable
 
     def allocated(self, request_id: str, engine_blocks: list[int], load_tokens: int) -> None:
         """The engine has blocks for the request; `load_tokens` of them are for what `match` promised."""
@@ -189,7 +196,7 @@ class SchedulerSide:
         if request is None or tokens < (request.handled + 1) * self._block_tokens:
             return
         # With no daemon there the chain waits: a block without its parents would not be found.
-        if not (request.cacheable and request.may_store and self._namespace and self._client.connected):
+        if not (self._is_cacheable(request) and request.may_store and self._namespace and self._client.connected):
             return
         hashes = request.engine.block_hashes
         first, full = request.handled, min(tokens // self._block_tokens, len(hashes))
