@@ -25,15 +25,23 @@ struct TierQuestion {
   const std::optional<Quantity>* max_guarantee;
   const std::optional<Quantity>* max_limit;
   uint64_t capacity_bytes;
+  bool node_decides;
 };
 
 void CheckTier(const TierQuestion& ask, const std::string& grant, std::vector<std::string>* violations) {
   if (!ask.claim->guarantee && !ask.claim->limit) return;
   const auto check = [&](const char* key, const std::optional<Quantity>& asked, const std::optional<Quantity>& bound,
                          const char* bound_key) {
-    if (!asked || !bound || asked->Resolve(ask.capacity_bytes) <= bound->Resolve(ask.capacity_bytes)) return;
-    // A percentage against bytes: the node decides.
-    if (ask.capacity_bytes == kUnknownCapacityBytes && asked->is_percent != bound->is_percent) return;
+    if (!asked || !bound) return;
+    if (ask.capacity_bytes == kUnknownCapacityBytes && asked->is_percent != bound->is_percent) {
+      if (ask.node_decides) return;
+      violations->push_back(absl::StrCat(ask.field, ".", key, ": ", Shown(*asked, ask.capacity_bytes), " and ",
+                                         bound_key, ".", ask.tier, " ", Shown(*bound, ask.capacity_bytes), " of ",
+                                         grant, " can be compared only where the pool states spec.capacity.", ask.tier,
+                                         "; state it"));
+      return;
+    }
+    if (asked->Resolve(ask.capacity_bytes) <= bound->Resolve(ask.capacity_bytes)) return;
     violations->push_back(absl::StrCat(ask.field, ".", key, ": ", Shown(*asked, ask.capacity_bytes), " is above ",
                                        bound_key, ".", ask.tier, " ", Shown(*bound, ask.capacity_bytes), " of ", grant,
                                        "; lower it"));
@@ -68,9 +76,11 @@ std::vector<std::string> Against(const Grant& grant, const std::string& grant_na
   const GrantBound& guarantee = grant.max_guarantee;
   const GrantBound& limit = grant.max_limit;
   const TierQuestion questions[] = {
-      {field + "perGpu.hbm", "hbm", &claim.hbm, &guarantee.hbm, &limit.hbm, capacity.hbm_bytes},
-      {field + "perNode.dram", "dram", &claim.dram, &guarantee.dram, &limit.dram, capacity.dram_bytes},
-      {field + "perNode.nvme", "nvme", &claim.nvme, &guarantee.nvme, &limit.nvme, capacity.nvme_bytes},
+      {field + "perGpu.hbm", "hbm", &claim.hbm, &guarantee.hbm, &limit.hbm, capacity.hbm_bytes, capacity.node_decides},
+      {field + "perNode.dram", "dram", &claim.dram, &guarantee.dram, &limit.dram, capacity.dram_bytes,
+       capacity.node_decides},
+      {field + "perNode.nvme", "nvme", &claim.nvme, &guarantee.nvme, &limit.nvme, capacity.nvme_bytes,
+       capacity.node_decides},
   };
   for (const TierQuestion& question : questions) CheckTier(question, grant_name, &violations);
   CheckGroup("spec.isolation.gpuGroup", policy.gpu_group, grant.gpu_groups, grant_name, &violations);

@@ -15,6 +15,8 @@ namespace kvartal::crds {
 // What percentages of a pool are of: hbm a GPU, the rest a node. May be kUnknownCapacityBytes.
 struct PoolCapacity {
   uint64_t hbm_bytes = 0, dram_bytes = 0, nvme_bytes = 0;
+  // A percentage against bytes of what is unknown: a node that knows decides later. False: nobody does.
+  bool node_decides = true;
 };
 
 // The label every Namespace object has, its name: the only one that is known without a cluster.

@@ -48,7 +48,7 @@ ApiClient::CallId ApiClient::Watch(std::string target, int64_t deadline_ms, Watc
 
 ApiClient::CallId ApiClient::Begin(RunningPtr running) {
   const CallId id = next_id_++;
-  const int64_t delay_ms = turns_.TakeMs(NowMs());
+  const int64_t delay_ms = running->request.at_once ? 0 : turns_.TakeMs(NowMs());
   if (delay_ms > 0) ++stats_.delayed;
   const bool too_long = delay_ms > kCallDelayMsMax;
   if (too_long) turns_.GiveBack();

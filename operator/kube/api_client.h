@@ -35,6 +35,7 @@ struct ApiRequest {
   std::string content_type;
   int64_t deadline_ms = kCallDeadlineMs;
   bool as_leader = false;  // not sent unless we lead when its turn comes
+  bool at_once = false;    // waits for no turn: it is one of few, and what it is for does not wait
   // What of a good answer is handed out (ParseSparse); null: all.
   nlohmann::json wanted = nullptr;
 };

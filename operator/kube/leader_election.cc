@@ -57,7 +57,7 @@ nlohmann::json LeaderElection::Claim(const nlohmann::json* known, const std::str
     if (!same && !holder.empty()) ++transitions;
   }
   lease["spec"] = {{"holderIdentity", holder},
-                   {"leaseDurationSeconds", std::max<int64_t>(1, duration_ms / 1000)},
+                   {"leaseDurationSeconds", (duration_ms + 999) / 1000},
                    {"acquireTime", acquired},
                    {"renewTime", MicroTime(wall_ms)},
                    {"leaseTransitions", transitions}};

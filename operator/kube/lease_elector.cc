@@ -37,6 +37,8 @@ void LeaseElector::Schedule(LeaseRequest request) {
 void LeaseElector::Send(const LeaseRequest& request) {
   ApiRequest call;
   call.deadline_ms = election_.times().call_ms;
+  // Behind the statuses of many policies the lease would be lost, and the next leader would lose it the same way.
+  call.at_once = true;
   call.target = PathOf(kLeases, lease_key_);
   if (request.verb != LeaseRequest::Verb::kGet) {
     const bool create = request.verb == LeaseRequest::Verb::kCreate;

@@ -146,16 +146,28 @@ Verdict Admission::JudgeSubjects(const crds::TenantPolicy& policy) const {
 Verdict Admission::JudgeGrants(const crds::TenantPolicy& policy) const {
   Verdict verdict;
   const ClusterNamespace* ns = FindNamespace(policy.ns);
+  const Labels labels = ns == nullptr ? Labels() : ns->labels;
+  const auto find = [&](const char* reason, std::vector<std::string> found) {
+    if (!found.empty() && verdict.reason.empty()) verdict.reason = reason;
+    verdict.findings.insert(verdict.findings.end(), found.begin(), found.end());
+  };
   for (const crds::PoolClaim& claim : policy.pools) {
     const crds::NodePool* pool = FindPool(claim.pool_ref);
     if (pool == nullptr) continue;
-    const TierBytes capacity = CapacityOf(*pool);
-    std::vector<std::string> above =
-        crds::PolicyViolations(*pool, policy, ns == nullptr ? Labels() : ns->labels,
-                               {.hbm_bytes = capacity.hbm, .dram_bytes = capacity.dram, .nvme_bytes = capacity.nvme});
-    verdict.findings.insert(verdict.findings.end(), above.begin(), above.end());
+    const TierBytes stated = CapacityOf(*pool);
+    // Of memory and disk what is not stated is whatever a node has; HBM that is not stated is none.
+    crds::PoolCapacity capacity = {.hbm_bytes = stated.hbm,
+                                   .dram_bytes = pool->has_dram ? stated.dram : crds::kUnknownCapacityBytes,
+                                   .nvme_bytes = pool->has_nvme ? stated.nvme : crds::kUnknownCapacityBytes};
+    std::vector<std::string> above = crds::PolicyViolations(*pool, policy, labels, capacity);
+    if (!above.empty()) {
+      find("AboveGrant", std::move(above));
+      continue;
+    }
+    // No node is told of grants: what cannot be decided here is decided nowhere.
+    capacity.node_decides = false;
+    find("CapacityNotStated", crds::PolicyViolations(*pool, policy, labels, capacity));
   }
-  if (!verdict.findings.empty()) verdict.reason = "AboveGrant";
   return verdict;
 }
 

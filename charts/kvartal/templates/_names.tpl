@@ -1,5 +1,7 @@
 {{- define "kvartal.name" -}}
-{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" }}{{ end }}
+{{- /* Alerts know the lease by the chart's name, so that is never cut off. */}}
+{{- $release := .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- if contains .Chart.Name $release }}{{ $release }}{{ else }}{{ printf "%s-%s" (.Release.Name | trunc 32 | trimSuffix "-") .Chart.Name }}{{ end }}
 {{- end }}
 
 {{/* (dict "root" $ "component" "daemon") */}}

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <utility>
+
 #include "tests/unit/kube/kube_loop.h"
 
 namespace kvartal::kube {
@@ -54,6 +58,24 @@ TEST_F(LeaseElectorTest, LeadsAndRenews) {
     ASSERT_TRUE(elector_->leading());
   }
   EXPECT_THAT(words_, ElementsAre("leading"));
+}
+
+// Were it to wait behind hundreds of statuses, no replica would ever lead for long.
+TEST_F(LeaseElectorTest, CallsThatWaitForTheirTurnsDoNotDelayIt) {
+  Lead();
+  const size_t before = transport_.requests.size();
+  constexpr int kOthers = 500;
+  for (int i = 0; i < kOthers; ++i) {
+    ApiRequest other;
+    other.target = "/api/v1/pods";
+    client().Call(std::move(other), [](const auto&, const auto&) {});
+  }
+  Advance(kLeaseRetryMs);
+  const auto begin = transport_.requests.begin() + static_cast<ptrdiff_t>(before);
+  EXPECT_LT(transport_.requests.end() - begin, kOthers) << "some wait still";
+  EXPECT_TRUE(std::any_of(begin, transport_.requests.end(), [](const auto& request) {
+    return request.target.find("/leases/operator") != std::string::npos;
+  }));
 }
 
 // A call that hangs must not keep the news from us.

@@ -82,6 +82,23 @@ TEST_F(PoolCapacityTest, AGuaranteeNeedsACapacityThatIsStated) {
   EXPECT_EQ(Of(VerdictOf("red", "a"), "Accepted"), "False/NoCapacity");
 }
 
+// A percentage of what is not stated is not 0: as that, everything was within the grant.
+TEST_F(PoolCapacityTest, AGrantHoldsWhereTheCapacityIsNotStated) {
+  state_.pools[0].pool.has_dram = false;
+  crds::Grant grant;
+  grant.max_sla_tier = "Premium";
+  grant.max_guarantee.dram = Size("10%");
+  grant.max_limit.dram = Size("10%");
+  state_.pools[0].pool.grants = {grant};
+  state_.policies = {Policy("red", "within", "5%", "10%", kOld), Policy("red", "above", "90%", "100%", kOld),
+                     Policy("red", "limitless", "5%", "", kOld), Policy("red", "bytes", "", "1Gi", kOld)};
+  EXPECT_EQ(Of(VerdictOf("red", "within"), "Accepted"), "True/Accepted");
+  EXPECT_EQ(Of(VerdictOf("red", "above"), "Accepted"), "False/AboveGrant");
+  EXPECT_EQ(Of(VerdictOf("red", "limitless"), "Accepted"), "False/AboveGrant");
+  EXPECT_EQ(Of(VerdictOf("red", "bytes"), "Accepted"), "False/CapacityNotStated");
+  EXPECT_THAT(MessageOf(VerdictOf("red", "bytes"), "Accepted"), HasSubstr("spec.capacity.dram; state it"));
+}
+
 // A capacity that is stated no longer takes nothing from whom it was promised.
 TEST_F(PoolCapacityTest, WhatWasAcceptedOutlivesTheStatementOfItsCapacity) {
   state_.policies = {Policy("red", "a", "1Gi", "", kOld)};
