@@ -44,7 +44,8 @@ struct NodeView {
   uint64_t uptime_ms = 0;
   uint64_t rss_bytes = 0;
   uint64_t policy_age_ms = 0;
-  std::string policy_error;
+  std::string policy_error;  // why what is offered is refused
+  std::string policy_note;   // what is wrong with the way to whoever offers
   uint64_t policy_reload_failures = 0;
   uint32_t policy_tenants = 0;
   engine::EngineStats engine;

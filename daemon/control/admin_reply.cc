@@ -74,6 +74,7 @@ void FillStatus(const NodeView& view, pb::StatusReply* reply) {
   reply->set_policy_version(engine.policy_version);
   reply->set_policy_age_ms(view.policy_age_ms);
   reply->set_policy_error(view.policy_error);
+  reply->set_policy_note(view.policy_note);
   reply->set_tenants(view.policy_tenants);
   reply->set_sessions(static_cast<uint32_t>(view.sessions.size()));
   reply->set_entries(engine.entries);

@@ -17,6 +17,8 @@ namespace {
 namespace pb = admin::v1;
 using SystemTime = std::chrono::system_clock;
 
+constexpr std::chrono::milliseconds kGoneLookPeriod{100};  // between looks at whether the caller is still there
+
 grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
@@ -64,9 +66,11 @@ absl::StatusOr<T> AdminService::Ask(grpc::ServerContext* context, int64_t limit_
   const auto until =
       std::min<SystemTime::time_point>(context->deadline(), SystemTime::now() + std::chrono::milliseconds(limit_ms));
   MutexLock lock(desk->mutex);
-  for (auto now = SystemTime::now(); !answer->value.has_value() && !desk->stopping && now < until;
+  // Whoever has gone away keeps no thread: there are few, and the liveness probe needs one.
+  for (auto now = SystemTime::now();
+       !answer->value.has_value() && !desk->stopping && now < until && !context->IsCancelled();
        now = SystemTime::now()) {
-    desk->answered.WaitFor(desk->mutex, until - now);
+    desk->answered.WaitFor(desk->mutex, std::min<SystemTime::duration>(until - now, kGoneLookPeriod));
   }
   if (answer->value.has_value()) return *std::move(answer->value);
   answer->abandoned = true;

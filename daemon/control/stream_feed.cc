@@ -33,7 +33,7 @@ StreamFeed::StreamFeed(StreamFeedOptions options, const policy::NodeCapacity& ca
       kept_keys_(options_.keep_in, "token_keys", "the token keys"),
       kept_pods_(options_.keep_in, "node_pods", "the pods of this node"),
       begun_(capacity),
-      redial_ms_(options_.redial_ms > 0 ? options_.redial_ms : kRedialMinMs),
+      redial_ms_(options_.redial_ms),
       chance_(std::random_device{}()) {}
 
 StreamFeed::~StreamFeed() {
@@ -78,7 +78,7 @@ void StreamFeed::Watch(EventLoop* loop, Offer offer) {
   *watching_ = true;
   away_since_ms_ = NowMs();
   worker_ = std::make_unique<WorkerPool>("kv-policy", 1, kReadsQueued);
-  Dial();
+  Dial(/*patient=*/true);
 }
 
 void StreamFeed::StopWatching() {
@@ -104,22 +104,37 @@ NodeMessage StreamFeed::Hello() const {
   return message;
 }
 
-void StreamFeed::Dial() {
+void StreamFeed::Dial(bool patient) {
+  stream_.reset();
   // What is being read belongs to the stream before: its answer would be of another update.
   if (reading_) return RedialLater();
+  asks_why_ = !patient;
   dialled_ms_ = NowMs();
   told_use_ms_ = 0;
-  auto stream = SyncStream::Dial(options_.stream, loop_, Hello(),
+  auto stream = SyncStream::Dial(options_.stream, patient, loop_, Hello(),
                                  {.on_message = [this](const auto& message) { OnMessage(message); },
                                   .on_end = [this](const absl::Status& why) { OnEnd(why); }},
                                  &channel_);
   if (!stream.ok()) return OnEnd(stream.status());
   stream_ = *std::move(stream);
+  BePatient();
+}
+
+// A stream that waits for a connection goes by the certificates and the token of its beginning, and does not say what
+// is in the way. One that is connected waits for its turn.
+void StreamFeed::BePatient() {
+  loop_->CancelTimer(timer_);
+  timer_ = loop_->RunAfterMs(options_.patience_ms, [this] {
+    if (away_since_ms_ == 0) return;
+    if (channel_.connected()) return BePatient();
+    Dial(/*patient=*/false);
+  });
 }
 
 void StreamFeed::OnMessage(const sync::v1::OperatorMessage& message) {
   if (away_since_ms_ != 0) Log(LogLevel::kInfo, "policy", "the operator at ", options_.stream.address, " speaks");
   away_since_ms_ = 0;
+  asks_why_ = false;
   last_error_.clear();
   if (message.has_update()) OnUpdate(message.update());
   if (message.identities().has_jwks()) OnKeysCame(message.identities().jwks());
@@ -216,6 +231,8 @@ void StreamFeed::OnEnd(const absl::Status& why) {
         "; what was last accepted holds");
   }
   last_error_ = error;
+  // The connection, whose own back-off goes on, is waited for again.
+  if (asks_why_ && *watching_) return Dial(/*patient=*/true);
   if (now_ms - dialled_ms_ >= kStreamHealthyMs) redial_ms_ = kRedialMinMs;
   RedialLater();
 }
@@ -227,15 +244,15 @@ void StreamFeed::RedialLater() {
   const int64_t wait_ms = std::min(stretched_ms, kRedialLatestMs);
   redial_ms_ = std::min(redial_ms_ * 2, kRedialMaxMs);
   loop_->CancelTimer(timer_);
-  timer_ = loop_->RunAfterMs(wait_ms, [this] { Dial(); });
+  timer_ = loop_->RunAfterMs(wait_ms, [this] { Dial(/*patient=*/true); });
 }
 
 void StreamFeed::Reload(absl::AnyInvocable<void(absl::Status)> done) {
   if (!not_in_force_.empty()) return done(absl::FailedPreconditionError(not_in_force_));
   if (away_since_ms_ == 0) return done(absl::OkStatus());
   loop_->CancelTimer(timer_);
-  if (stream_ == nullptr) timer_ = loop_->RunAfterMs(0, [this] { Dial(); });
-  done(absl::UnavailableError(note()));
+  timer_ = loop_->RunAfterMs(0, [this] { Dial(/*patient=*/false); });
+  done(absl::AbortedError(note()));
 }
 
 void StreamFeed::TellUse(const std::vector<TenantUse>& use) {

@@ -18,6 +18,7 @@
 #include "daemon/control/kept_latest.h"
 #include "daemon/control/policy_feed.h"
 #include "daemon/control/set_fit.h"
+#include "daemon/control/stream_limits.h"
 #include "daemon/control/sync_stream.h"
 #include "daemon/control/told_pods.h"
 
@@ -28,7 +29,9 @@ struct StreamFeedOptions {
   std::string keep_in;  // folder of the last good set
   std::string node;
   std::string program;
-  int64_t redial_ms = 0;  // tests shorten it; 0: kRedialMinMs
+  // Tests shorten them.
+  int64_t redial_ms = kRedialMinMs;
+  int64_t patience_ms = kRedialMaxMs;  // with a stream on which nobody speaks
 };
 
 class StreamFeed final : public PolicyFeed {
@@ -48,7 +51,10 @@ class StreamFeed final : public PolicyFeed {
   std::string note() const override;
 
  private:
-  void Dial();
+  // Patient: for as long as it takes, but the files of the stream are read again from time to time. Else to be told
+  // why there is no connection, if there is none.
+  void Dial(bool patient);
+  void BePatient();
   void RedialLater();
   void OnMessage(const sync::v1::OperatorMessage& message);
   void OnUpdate(const sync::v1::Update& update);
@@ -86,6 +92,7 @@ class StreamFeed final : public PolicyFeed {
   EventLoop::TimerId timer_ = 0;
   int64_t redial_ms_ = 0;  // the next wait, before chance
   int64_t dialled_ms_ = 0;
+  bool asks_why_ = false;      // by the present stream
   int64_t away_since_ms_ = 0;  // 0: the operator has spoken on the present stream
   std::string last_error_;
   std::vector<TenantUse> told_use_;

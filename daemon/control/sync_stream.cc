@@ -65,6 +65,10 @@ absl::Status OpenChannel(const StreamOptions& options, SyncChannel* channel) {
 
 }  // namespace
 
+bool SyncChannel::connected() const {
+  return channel != nullptr && channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
+}
+
 void EndingStreams::Add() {
   const MutexLock lock(mutex_);
   ++count_;
@@ -94,11 +98,11 @@ class SyncStream::Call final : public grpc::ClientBidiReactor<NodeMessage, Opera
   Call(Executor* loop, Sink sink) : loop_(loop), ear_(std::make_shared<Ear>(std::move(sink))) {}
 
   void Begin(std::shared_ptr<Call> self, const std::shared_ptr<grpc::Channel>& channel, const std::string& token,
-             NodeMessage hello) {
+             bool patient, NodeMessage hello) {
     self_ = std::move(self);
     stub_ = sync::v1::PolicySync::NewStub(channel);
     if (!token.empty()) context_.AddMetadata("authorization", absl::StrCat("Bearer ", token));
-    context_.set_wait_for_ready(true);
+    context_.set_wait_for_ready(patient);
     stub_->async()->Follow(&context_, this);
     AddHold();
     StartRead(&incoming_);
@@ -201,7 +205,7 @@ class SyncStream::Call final : public grpc::ClientBidiReactor<NodeMessage, Opera
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-absl::StatusOr<std::unique_ptr<SyncStream>> SyncStream::Dial(const StreamOptions& options, Executor* loop,
+absl::StatusOr<std::unique_ptr<SyncStream>> SyncStream::Dial(const StreamOptions& options, bool patient, Executor* loop,
                                                              NodeMessage hello, Sink sink, SyncChannel* channel) {
   std::string token;
   if (!options.token_file.empty()) {
@@ -210,7 +214,7 @@ absl::StatusOr<std::unique_ptr<SyncStream>> SyncStream::Dial(const StreamOptions
   }
   KV_RETURN_IF_ERROR(OpenChannel(options, channel));
   auto call = std::make_shared<Call>(loop, std::move(sink));
-  call->Begin(call, channel->channel, token, std::move(hello));
+  call->Begin(call, channel->channel, token, patient, std::move(hello));
   return std::unique_ptr<SyncStream>(new SyncStream(std::move(call), channel->ending));
 }
 

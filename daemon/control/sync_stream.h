@@ -54,6 +54,8 @@ struct SyncChannel {
   SyncChannel(const SyncChannel&) = delete;
   SyncChannel& operator=(const SyncChannel&) = delete;
 
+  bool connected() const;
+
   std::shared_ptr<grpc::Channel> channel;
   std::string authorities;  // by which it was made; others need another
   const std::shared_ptr<EndingStreams> ending = std::make_shared<EndingStreams>();
@@ -66,8 +68,9 @@ class SyncStream {
     std::function<void(absl::Status)> on_end;
   };
 
-  // Reads its files now: what was exchanged is used by the next stream. `channel` outlives this one.
-  static absl::StatusOr<std::unique_ptr<SyncStream>> Dial(const StreamOptions& options, Executor* loop,
+  // Reads its files now: what was exchanged is used by the next stream. `channel` outlives this one. Patient: it waits
+  // for a connection for as long as that takes. Else it ends when there is none to be had now, and says why.
+  static absl::StatusOr<std::unique_ptr<SyncStream>> Dial(const StreamOptions& options, bool patient, Executor* loop,
                                                           sync::v1::NodeMessage hello, Sink sink, SyncChannel* channel);
   ~SyncStream();
   SyncStream(const SyncStream&) = delete;

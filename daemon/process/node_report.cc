@@ -138,7 +138,7 @@ control::NodeView ViewOf(const NodeParts& parts) {
   view.rss_bytes = OwnResidentBytes();
   view.policy_age_ms = parts.policy->age_ms();
   view.policy_error = parts.policy->last_error();
-  if (view.policy_error.empty()) view.policy_error = parts.policy->feed_note();
+  view.policy_note = parts.policy->feed_note();
   view.policy_tenants = static_cast<uint32_t>(parts.policy->table()->tenants().size());
   view.policy_reload_failures = parts.policy->reload_failures();
   view.wall_ms = parts.clock->WallMs();

@@ -22,7 +22,9 @@
 namespace kvartal::telemetry {
 namespace {
 
-constexpr size_t kServerThreads = 1;  // one scraper at a time; more only cost memory
+// Whoever connects and says nothing takes a thread for that long: scrapers wait for it, but not for half a minute.
+constexpr const char* kServerThreads = "4";
+constexpr const char* kSilenceMsMax = "1000";
 constexpr std::chrono::milliseconds kNudgePeriod{10};
 
 class Snapshot : public prometheus::Collectable {
@@ -69,7 +71,8 @@ struct MetricsExporter::Server {
 absl::StatusOr<std::unique_ptr<MetricsExporter>> MetricsExporter::Start(const std::string& address) {
   auto server = std::make_unique<Server>();
   try {
-    server->exposer = std::make_unique<prometheus::Exposer>(address, kServerThreads);
+    server->exposer = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+        "listening_ports", address, "num_threads", kServerThreads, "request_timeout_ms", kSilenceMsMax});
     server->exposer->RegisterCollectable(server->snapshot);
     server->port = server->exposer->GetListeningPorts().at(0);
   } catch (const std::exception&) {  // it says the same whatever was wrong

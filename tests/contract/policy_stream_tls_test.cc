@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 
+#include "daemon/control/stream_feed.h"
 #include "daemon/control/sync_stream.h"
 #include "operator/sync/sync_server.h"
 #include "tests/support/daemon_process.h"
@@ -71,7 +72,7 @@ class PolicyStreamTlsTest : public ::testing::Test {
         {.address = "127.0.0.1:" + std::to_string(server_->port()),
          .ca_file = authority.empty() ? "" : dir_.File(authority + ".ca"),
          .token_file = token_file},
-        loop_.get(), {},
+        /*patient=*/true, loop_.get(), {},
         {.on_message = [&](const auto&) { welcome = true; }, .on_end = [&](const absl::Status&) { ended = true; }},
         &channel);
     EXPECT_TRUE(stream.ok()) << stream.status();
@@ -105,11 +106,38 @@ TEST_F(PolicyStreamTlsTest, AnExchangedCertificateIsUsedWithoutARestart) {
   EXPECT_TRUE(reached);
 }
 
+// Operator and daemons get a new authority at different times: a stream that waits since before finds it.
+TEST_F(PolicyStreamTlsTest, AnAuthorityThatIsExchangedWhileAStreamWaitsIsFound) {
+  const std::string trusted = dir_.File("trusted.ca");
+  testing::WriteFile(trusted, testing::ReadFile(dir_.File("two.ca")));
+  StreamFeedOptions options;
+  options.stream.address = "127.0.0.1:" + std::to_string(server_->port());
+  options.stream.ca_file = trusted;
+  options.keep_in = dir_.path();
+  options.node = "n1";
+  options.redial_ms = 20;
+  options.patience_ms = 200;
+  StreamFeed feed(std::move(options), {}, &clock_);
+  ASSERT_TRUE(feed.Begin().ok());
+  feed.Watch(loop_.get(), [](const auto&) { return absl::OkStatus(); });
+  const int64_t until_ns = clock_.MonotonicNs() + kPatienceNs;
+  const auto run_until = [&](const std::function<bool()>& reached) {
+    while (!reached() && clock_.MonotonicNs() < until_ns) loop_->RunOnce(20);
+    return reached();
+  };
+  EXPECT_TRUE(run_until([&] { return feed.note().find(" s: ") != std::string::npos; })) << feed.note();
+  EXPECT_NE(feed.away_ms(), 0u);
+  testing::WriteFile(trusted, testing::ReadFile(dir_.File("one.ca")));
+  EXPECT_TRUE(run_until([&] { return feed.away_ms() == 0; })) << feed.note();
+  EXPECT_EQ(feed.note(), "");
+  feed.StopWatching();
+}
+
 TEST_F(PolicyStreamTlsTest, ATokenThatCannotBeReadIsSaid) {
   SyncChannel channel;
   const auto stream =
-      SyncStream::Dial({.address = "127.0.0.1:1", .ca_file = "", .token_file = dir_.File("none")}, loop_.get(), {},
-                       {.on_message = [](const auto&) {}, .on_end = [](const auto&) {}}, &channel);
+      SyncStream::Dial({.address = "127.0.0.1:1", .ca_file = "", .token_file = dir_.File("none")}, true, loop_.get(),
+                       {}, {.on_message = [](const auto&) {}, .on_end = [](const auto&) {}}, &channel);
   EXPECT_THAT(std::string(stream.status().message()), ::testing::HasSubstr("cannot be read"));
 }
 

@@ -289,9 +289,9 @@ TEST_F(StreamFeedTest, TheLoopDoesNotWaitForGrpcToEndAStream) {
   SyncChannel channel;
   sync::v1::NodeMessage hello;
   hello.mutable_hello()->set_node("n2");
-  auto stream =
-      SyncStream::Dial({.address = "127.0.0.1:" + std::to_string(source_.port()), .ca_file = "", .token_file = ""},
-                       &held, hello, {.on_message = [](auto) {}, .on_end = [](const auto&) {}}, &channel);
+  auto stream = SyncStream::Dial(
+      {.address = "127.0.0.1:" + std::to_string(source_.port()), .ca_file = "", .token_file = ""},
+      /*patient=*/true, &held, hello, {.on_message = [](auto) {}, .on_end = [](const auto&) {}}, &channel);
   ASSERT_TRUE(stream.ok()) << stream.status();
   std::atomic<bool> gone{false};
   std::thread loop([&] {

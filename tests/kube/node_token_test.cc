@@ -70,7 +70,7 @@ class NodeTokenTest : public ::testing::Test {
     hello.mutable_hello()->set_node(node);
     std::optional<std::string> result;
     const auto stream = control::SyncStream::Dial({"ipv4:" + operator_->address(), "", token.empty() ? "" : path},
-                                                  session_->loop(), hello,
+                                                  /*patient=*/true, session_->loop(), hello,
                                                   {.on_message =
                                                        [&](const auto&) {
                                                          if (!result) result = "";

@@ -48,7 +48,7 @@ void FleetNodes::Dial(size_t index) {
     }
   }
   auto stream = control::SyncStream::Dial(
-      {.address = address_, .ca_file = "", .token_file = ""}, loop_, std::move(message),
+      {.address = address_, .ca_file = "", .token_file = ""}, /*patient=*/true, loop_, std::move(message),
       {.on_message = [this, index](const sync::v1::OperatorMessage& said) { OnMessage(index, said); },
        .on_end = [this, index](const absl::Status&) { OnEnd(index); }},
       &nodes_[index].channel);

@@ -282,6 +282,10 @@ std::vector<Finding> CheckStatus(const admin::v1::StatusReply& status) {
                         absl::StrCat("refused, and the last good policy goes on: ", status.policy_error()),
                         "correct the manifests: the folder is read again by itself"});
   }
+  if (!status.policy_note().empty()) {
+    findings.push_back({Level::kWarn, "operator", status.policy_note(),
+                        "see the network between them, the operator's certificate (caFile) and this daemon's token"});
+  }
   if (!status.nvme_keys_error().empty()) {
     findings.push_back({Level::kFail, "encryption",
                         absl::StrCat("the file of keys is refused: ", status.nvme_keys_error()),

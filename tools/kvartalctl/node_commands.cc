@@ -36,8 +36,9 @@ void PrintStatusTable(const pb::StatusReply& status) {
   PrintLine("policy", absl::StrCat(status.policy_version(), ", ", Counted(status.tenants(), "tenant"), ", loaded ",
                                    HumanDuration(status.policy_age_ms()), " ago"));
   for (const absl::string_view line : absl::StrSplit(status.policy_error(), '\n', absl::SkipEmpty())) {
-    PrintLine("REFUSED", absl::StrCat("what the policy folder holds now: ", line));
+    PrintLine("REFUSED", absl::StrCat("what there is to be enforced now: ", line));
   }
+  if (!status.policy_note().empty()) PrintLine("AWAY", status.policy_note());
   if (!status.audit_log().empty()) {
     PrintLine("audit", absl::StrCat(status.audit_log(), status.audit_lost() == 0
                                                             ? ""
@@ -104,13 +105,20 @@ int RunDrain(const Context& context) {
   return 0;
 }
 
+// The policy may be as good as any: it was not read, or is not known to be.
+static bool WasNotJudged(const absl::Status& status) {
+  return absl::IsAborted(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status) ||
+         absl::IsUnavailable(status);
+}
+
 int RunReload(const Context& context) {
   absl::StatusOr<admin::AdminClient> client = admin::AdminClient::Connect(context.socket);
   if (!client.ok()) return Complain(std::string(client.status().message()));
   const absl::StatusOr<pb::ReloadPolicyReply> reply = client->ReloadPolicy();
   if (!reply.ok()) {
-    return Complain(absl::StrCat("the policy was refused, the last good one stays in force:\n",
-                                 std::string(reply.status().message())));
+    const std::string why(reply.status().message());
+    if (WasNotJudged(reply.status())) return Complain(absl::StrCat("not reloaded: ", why));
+    return Complain(absl::StrCat("the policy was refused, the last good one stays in force:\n", why));
   }
   if (context.output != OutputFormat::kTable) {
     PrintData(context.output, ToJson(*reply));

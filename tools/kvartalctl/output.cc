@@ -71,6 +71,8 @@ void EmitYaml(const ordered_json& data, YAML::Emitter* out) {
     *out << YAML::EndSeq;
   } else if (data.is_string()) {
     *out << YAML::DoubleQuoted << data.get<std::string>();  // quoted: "1e3" and "no" stay text
+  } else if (data.is_null()) {
+    *out << YAML::Null;
   } else {
     *out << data.dump();
   }

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "daemon/base/clock.h"
+#include "daemon/base/limits.h"
 #include "daemon/base/unique_fd.h"
 #include "daemon/control/admin.grpc.pb.h"
 
@@ -156,6 +157,37 @@ TEST_F(AdminServerTest, ErrorsArriveWithCodeAndText) {
   grpc::ClientContext check_context;
   pb::CheckInvariantsReply check_reply;
   EXPECT_EQ(stub_->CheckInvariants(&check_context, {}, &check_reply).error_code(), grpc::StatusCode::INTERNAL);
+}
+
+// The liveness probe asks by this door, too, and a daemon that does not answer it is started again.
+TEST_F(AdminServerTest, CallersThatGoAwayKeepNoThread) {
+  bool full = false;
+  for (int i = 0; i < kAdminThreadsMax && !full; ++i) {
+    node_.drop_arrived = {};
+    grpc::ClientContext context;
+    std::promise<grpc::StatusCode> ended;
+    std::thread dropper([&] {
+      pb::DropRequest request;
+      request.set_tenant("a/b");
+      pb::DropReply reply;
+      ended.set_value(stub_->Drop(&context, request, &reply).error_code());
+    });
+    std::future<void> arrived = node_.drop_arrived.get_future();
+    std::future<grpc::StatusCode> end = ended.get_future();
+    while (arrived.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready && !full)
+      full = end.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    context.TryCancel();
+    dropper.join();
+  }
+  // Nobody ever answers those Drops.
+  grpc::Status status;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  do {
+    grpc::ClientContext context;
+    pb::StatusReply reply;
+    status = stub_->GetStatus(&context, {}, &reply);
+  } while (!status.ok() && std::chrono::steady_clock::now() < until);
+  EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
 TEST_F(AdminServerTest, AnEmptyDropNeverReachesTheNode) {

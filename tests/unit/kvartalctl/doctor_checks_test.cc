@@ -120,6 +120,16 @@ TEST(CheckStatus, ARefusedPolicyIsNotGood) {
   EXPECT_THAT(findings[1].detail, HasSubstr("'eight' is not a size"));
 }
 
+TEST(CheckStatus, AnOperatorThatIsAwayIsNoRefusedPolicy) {
+  admin::v1::StatusReply status;
+  status.set_policy_note("no word from the operator at op:9443 for 70 s");
+  const std::vector<Finding> findings = CheckStatus(status);
+  ASSERT_EQ(findings.size(), 2u);
+  EXPECT_EQ(findings[1].level, Level::kWarn);
+  EXPECT_EQ(findings[1].detail, status.policy_note());
+  EXPECT_THAT(findings[1].fix, HasSubstr("certificate"));
+}
+
 TEST(CheckPolicy, AFolderOfNobodyIsWorthAWord) {
   testing::ScratchDir folder;
   config::NodeConfig config;

@@ -216,13 +216,18 @@ TEST(ToFamilies, ANameThatNeedsEscapingStaysOneLabel) {
   EXPECT_THAT(Text(metrics), Not(HasSubstr("\nevil")));
 }
 
-std::string Scrape(const std::string& address) {
-  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+UniqueFd ConnectTo(const std::string& address) {
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in peer{};
   peer.sin_family = AF_INET;
   peer.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
   peer.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&peer), sizeof(peer)) != 0) return "no connection";
+  return ::connect(fd.get(), reinterpret_cast<sockaddr*>(&peer), sizeof(peer)) == 0 ? std::move(fd) : UniqueFd();
+}
+
+std::string Scrape(const std::string& address) {
+  const UniqueFd fd = ConnectTo(address);
+  if (!fd.valid()) return "no connection";
   const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
   EXPECT_EQ(::write(fd.get(), request.data(), request.size()), static_cast<ssize_t>(request.size()));
   std::string answer;
@@ -243,6 +248,17 @@ TEST(MetricsExporter, ShowsTheLastSnapshot) {
   const std::string answer = Scrape((*exporter)->address());
   EXPECT_THAT(answer, HasSubstr("200 OK"));
   EXPECT_THAT(answer, HasSubstr("\nkvartal_index_entries 2"));
+}
+
+TEST(MetricsExporter, WhoSaysNothingKeepsNoScraperWaiting) {
+  auto exporter = MetricsExporter::Start("127.0.0.1:0");
+  ASSERT_TRUE(exporter.ok()) << exporter.status();
+  (*exporter)->Update(OneTenant());
+  // Upstream's server would wait half a minute for each of them, one after another.
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 8; ++i) silent.push_back(ConnectTo((*exporter)->address()));
+  EXPECT_THAT(Scrape((*exporter)->address()), HasSubstr("200 OK"));
+  for (const UniqueFd& each : silent) EXPECT_TRUE(each.valid());
 }
 
 TEST(MetricsExporter, ATakenPortIsNamed) {
