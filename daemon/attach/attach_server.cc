@@ -81,7 +81,9 @@ void AttachServer::OnAccepted(UniqueFd fd, const Door& door) {
     who.denial = DenialReason::kNoCredentials;
     who.why = std::string(asked.status().message());
   }
-  if (sessions_.size() >= kSessionsMax) return RefuseConnection(std::move(fd), peer, who, DenialReason::kNodeSessions);
+  const size_t after = sessions_.size() + 1;
+  if (after > kSessionsMax || !LeavesOthersTheirs(who.tenant, kSessionsMax - after))
+    return RefuseConnection(std::move(fd), peer, who, DenialReason::kNodeSessions);
   const bool unidentified = who.denial == DenialReason::kNoToken;
   if (unidentified) {
     MakeRoomForUnidentified();
@@ -110,6 +112,25 @@ void AttachServer::OnAccepted(UniqueFd fd, const Door& door) {
   deadlines_.push_back({now_ns + int64_t{kAttachDeadlineMs} * kNsPerMs, session->id(), Deadline::For::kAttach});
 }
 
+// Whether, with so many connections left, every other tenant can still come up to what is always its own. `tenant`: ""
+// for somebody nobody is taken for yet.
+bool AttachServer::LeavesOthersTheirs(const std::string& tenant, size_t left) const {
+  const auto& tenants = engine_->policy().tenants();
+  if (tenants.empty()) return true;
+  const size_t floor = std::min(kSessionsFloor, kSessionsMax / 2 / tenants.size());
+  if (left >= floor * tenants.size()) return true;
+  const auto held_by = [this](const std::string& name) {
+    const auto held = sessions_by_tenant_.find(name);
+    return held == sessions_by_tenant_.end() ? 0 : held->second;
+  };
+  if (!tenant.empty() && held_by(tenant) < floor) return true;
+  size_t owed = 0;
+  for (const policy::TenantRules& rules : tenants) {
+    if (rules.name != tenant) owed += floor - std::min(floor, held_by(rules.name));
+  }
+  return left >= owed;
+}
+
 void AttachServer::RefuseConnection(UniqueFd fd, const PeerCredentials& peer, const Attestation& who,
                                     DenialReason reason) {
   CountDenial(peer, who, reason);
@@ -121,9 +142,7 @@ void AttachServer::RefuseConnection(UniqueFd fd, const PeerCredentials& peer, co
   } else if (reason == DenialReason::kTenantSessions) {
     refused.SendError(&codec_, 0, Code::REFUSED, TenantIsFull(who.tenant), RefusalName(policy::Refusal::kTenantLimit));
   } else {
-    refused.SendError(&codec_, 0, Code::REFUSED,
-                      absl::StrCat("this node has ", kSessionsMax, " sessions: try again later"),
-                      RefusalName(policy::Refusal::kQueueFull));
+    refused.SendError(&codec_, 0, Code::REFUSED, NodeIsFull(), RefusalName(policy::Refusal::kQueueFull));
   }
   refused.DiscardUnread();
 }

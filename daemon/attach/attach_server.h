@@ -100,6 +100,7 @@ class AttachServer : private engine::EngineObserver {
   void HandleFrame(Session* session, size_t bytes);
   void HandleRequest(Session* session, Verb verb);
   void RejectFrame(Session* session, BadFrame bad);
+  bool LeavesOthersTheirs(const std::string& tenant, size_t left) const;
   void RefuseConnection(UniqueFd fd, const PeerCredentials& peer, const Attestation& who, DenialReason reason);
   void EndSession(Session* session);
   void Watch(Session* session);
@@ -150,6 +151,7 @@ class AttachServer : private engine::EngineObserver {
   void TellOfDoor(const DoorEvent& event) const;
   void LogCut(const Session& session);
   static std::string TenantIsFull(const std::string& tenant);
+  static std::string NodeIsFull();
 
   const AttachOptions options_;
   EventLoop* const loop_;

@@ -88,6 +88,12 @@ bool AttachServer::IdentifyByToken(Session* session, const std::string& token) {
       session->Cut(CutReason::kDenied);
       return false;
     }
+    if (!LeavesOthersTheirs(who.tenant, kSessionsMax - sessions_.size())) {
+      CountDenial(session->peer(), who, DenialReason::kNodeSessions);
+      request_path_.SendError(session, Code::REFUSED, NodeIsFull(), RefusalName(policy::Refusal::kQueueFull));
+      session->Cut(CutReason::kDenied);
+      return false;
+    }
     ++sessions_by_tenant_[who.tenant];
     UncountStranger(before);
   }

@@ -48,6 +48,8 @@ void AttachServer::HandleAttach(Session* session) {
   const auto memory = engine_->OpenMemory(tenant);
   if (!memory.ok()) {
     const absl::string_view why = memory.status().message();
+    engine_->NoteRefusal(tenant, policy::Refusal::kOutOfMemory);
+    Log(LogLevel::kWarning, "attach", "tenant ", session->who().tenant, " gets no memory: ", why);
     return request_path_.SendError(session, Code::REFUSED, std::string_view(why.data(), why.size()),
                                    RefusalName(policy::Refusal::kOutOfMemory));
   }
@@ -71,6 +73,8 @@ void AttachServer::HandleAttach(Session* session) {
   out->set_identity_ms(session->IdentityMs(clock_->MonotonicNs()));
   session->Send(&codec_, reply);
   GrantMemory(session, *memory);
+  // Some kernels give no pidfd of a process that is gone: whoever still holds its socket is nobody.
+  if (!session->peer_exit.valid() && PeerHasExited(session->socket())) session->Cut(CutReason::kPeerExited);
 }
 
 bool AttachServer::MayAttach(Session* session) {
@@ -269,6 +273,11 @@ void AttachServer::LogCut(const Session& session) {
 std::string AttachServer::TenantIsFull(const std::string& tenant) {
   return absl::StrCat("tenant ", tenant,
                       " has as many sessions on this node as its policy allows: close some or raise sessions.max");
+}
+
+std::string AttachServer::NodeIsFull() {
+  return absl::StrCat("this node may have ", kSessionsMax,
+                      " sessions, and the last ones are kept for tenants with few: ", "try again later");
 }
 
 AttachStats AttachServer::stats() const {

@@ -27,12 +27,12 @@ void FillRandom(std::span<std::byte> bytes) {
 }  // namespace
 
 EngineGroup::EngineGroup(GroupId id_in, std::string name_in, TenantId tenant_in, std::string attestor_in,
-                         uint64_t* lease_serial, int64_t lease_ns)
+                         uint64_t* lease_serial, int64_t lease_ns, std::shared_ptr<uint64_t> tenant_positions)
     : id(id_in),
       name(std::move(name_in)),
       tenant(tenant_in),
       attestor(std::move(attestor_in)),
-      leases(lease_serial, lease_ns) {}
+      leases(lease_serial, lease_ns, std::move(tenant_positions)) {}
 
 bool EngineGroup::MayFill(size_t blocks) const {
   return filling.size() + reserving_blocks + blocks <= kFillingBlocksPerGroupMax;
@@ -59,7 +59,10 @@ std::vector<EngineGroup::Fill> EngineGroup::FillsOf(SessionId session) const {
 EngineGroup* GroupTable::Create(std::string name, TenantId tenant, const std::string& attestor) {
   KV_CHECK(name.size() == kGroupNameBytes && !by_name_.contains(name));
   const GroupId id(++last_id_);
-  auto group = std::make_unique<EngineGroup>(id, std::move(name), tenant, attestor, &last_lease_serial_, lease_ns_);
+  std::shared_ptr<uint64_t>& positions = positions_[tenant];
+  if (positions == nullptr) positions = std::make_shared<uint64_t>(0);
+  auto group =
+      std::make_unique<EngineGroup>(id, std::move(name), tenant, attestor, &last_lease_serial_, lease_ns_, positions);
   EngineGroup* out = group.get();
   by_name_.emplace(out->name, id);
   by_id_.emplace(id, std::move(group));

@@ -26,7 +26,7 @@ inline constexpr size_t kGroupNameBytes = 16;
 
 struct EngineGroup {
   EngineGroup(GroupId id_in, std::string name_in, TenantId tenant_in, std::string attestor_in, uint64_t* lease_serial,
-              int64_t lease_ns);
+              int64_t lease_ns, std::shared_ptr<uint64_t> tenant_positions);
 
   bool MayFill(size_t blocks) const;
   // Those of `reservation` that `session` has reserved and not committed: bit i for shard i.
@@ -79,6 +79,8 @@ class GroupTable {
   uint64_t last_lease_serial_;
   absl::flat_hash_map<GroupId, std::unique_ptr<EngineGroup>> by_id_;
   absl::flat_hash_map<std::string, GroupId> by_name_;
+  // What the groups of each tenant lease together; those that ended and have not given all back count.
+  absl::flat_hash_map<TenantId, std::shared_ptr<uint64_t>> positions_;
 };
 
 // 16 bytes of the kernel's randomness.

@@ -1,12 +1,18 @@
 #include "daemon/attach/lease_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "daemon/base/check.h"
 
 namespace kvartal::attach {
 
-LeaseTable::LeaseTable(uint64_t* last_serial, int64_t lease_ns) : last_serial_(last_serial), lease_ns_(lease_ns) {}
+LeaseTable::LeaseTable(uint64_t* last_serial, int64_t lease_ns, std::shared_ptr<uint64_t> of_tenant)
+    : last_serial_(last_serial),
+      lease_ns_(lease_ns),
+      of_tenant_(of_tenant != nullptr ? std::move(of_tenant) : std::make_shared<uint64_t>(0)) {}
+
+LeaseTable::~LeaseTable() { *of_tenant_ -= positions_; }
 
 Lease* LeaseTable::Create(NamespaceId ns, int64_t now_ns) {
   KV_CHECK(MayCreate());
@@ -23,6 +29,7 @@ Lease* LeaseTable::Create(NamespaceId ns, int64_t now_ns) {
   lease.given_back = 0;
   lease.ended = false;
   lease.expires_ns = now_ns + lease_ns_;
+  lease.judged_ns = INT64_MIN;
   ++leases_;
   LinkNewest(slot);
   return &lease;
@@ -40,6 +47,7 @@ void LeaseTable::Append(Lease* lease, std::span<const engine::BlockPlace> places
   for (const engine::BlockPlace& place : places) lease->blocks.push_back(engine::HoldOf(place));
   leased_blocks_ += static_cast<uint32_t>(places.size());
   positions_ += places.size();
+  *of_tenant_ += places.size();
   if (renew) Renew(lease, now_ns);
 }
 
@@ -98,10 +106,18 @@ void LeaseTable::Renew(Lease* lease, int64_t now_ns) {
   LinkNewest(slot);
 }
 
-uint32_t LeaseTable::RenewAll(int64_t now_ns, MayRenew may_renew) {
+bool LeaseTable::MayRenew(Lease* lease, int64_t now_ns, Judge judge) const {
+  if (lease->judged_ns == INT64_MIN || now_ns - lease->judged_ns >= lease_ns_ / kLeaseFreshParts) {
+    lease->may_renew = judge(*lease);
+    lease->judged_ns = now_ns;
+  }
+  return lease->may_renew;
+}
+
+uint32_t LeaseTable::RenewAll(int64_t now_ns, Judge judge) {
   std::vector<uint32_t> renewed;
   for (uint32_t slot = oldest_; slot != kNowhere; slot = slots_[slot].newer) {
-    if (may_renew(slots_[slot])) renewed.push_back(slot);
+    if (MayRenew(&slots_[slot], now_ns, judge)) renewed.push_back(slot);
   }
   for (const uint32_t slot : renewed) Renew(&slots_[slot], now_ns);
   return static_cast<uint32_t>(renewed.size());
@@ -139,6 +155,7 @@ void LeaseTable::Unlink(uint32_t slot) {
 void LeaseTable::Free(Lease* lease) {
   const uint32_t slot = SlotOf(lease);
   positions_ -= lease->blocks.size();
+  *of_tenant_ -= lease->blocks.size();
   --leases_;
   lease->id = LeaseId::None();
   // A warm slot keeps room for one frame's worth of keys; a long chain's memory goes back.

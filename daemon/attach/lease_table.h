@@ -6,7 +6,10 @@
 // still to be given back included.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -31,6 +34,8 @@ struct Lease {
   friend class LeaseTable;
   static constexpr uint32_t kNowhere = UINT32_MAX;
   int64_t expires_ns = 0;
+  int64_t judged_ns = INT64_MIN;  // when it was last looked through, and what came of it
+  bool may_renew = false;
   uint32_t given_back = 0;    // positions below are
   bool ended = false;         // nobody's any more, and not yet all given back
   uint32_t newer = kNowhere;  // neighbours in the order of expiry
@@ -44,11 +49,20 @@ class LeaseTable {
 
   // `last_serial` numbers the leases of all groups of the daemon, so a lease of another group is never taken for one of
   // this.
-  LeaseTable(uint64_t* last_serial, int64_t lease_ns);
+  // `of_tenant` counts the positions of all groups of the tenant; nullptr: nobody counts them.
+  LeaseTable(uint64_t* last_serial, int64_t lease_ns, std::shared_ptr<uint64_t> of_tenant = nullptr);
+  ~LeaseTable();
+  LeaseTable(const LeaseTable&) = delete;
+  LeaseTable& operator=(const LeaseTable&) = delete;
 
   // Room for another lease, and for `blocks` more positions.
   bool MayCreate() const { return leases_ < kLeasesPerGroupMax; }
   bool MayAppend(size_t blocks) const { return positions_ + blocks <= kLeasedBlocksPerGroupMax; }
+  // Of all groups of the tenant, and how many they may be, with so many tenants on the node.
+  uint64_t tenant_positions() const { return *of_tenant_; }
+  static uint64_t OfTenantMax(size_t tenants) {
+    return std::min(kLeasedBlocksPerTenantMax, kLeasedBlocksPerNodeMax / std::max<size_t>(tenants, 1));
+  }
 
   // REQUIRES: MayCreate. Valid until the next Create.
   Lease* Create(NamespaceId ns, int64_t now_ns);
@@ -73,9 +87,12 @@ class LeaseTable {
   bool IsFresh(const Lease& lease, int64_t now_ns) const {
     return lease.expires_ns - now_ns > lease_ns_ - lease_ns_ / kLeaseFreshParts;
   }
+  // Whether it may be renewed. `judge` looks through all that is left of it; what that came to holds for a part of a
+  // lease's time, however many sessions ask how often.
+  using Judge = absl::FunctionRef<bool(const Lease&)>;
+  bool MayRenew(Lease* lease, int64_t now_ns, Judge judge) const;
   // Those that may be; returns how many.
-  using MayRenew = absl::FunctionRef<bool(const Lease&)>;
-  uint32_t RenewAll(int64_t now_ns, MayRenew may_renew);
+  uint32_t RenewAll(int64_t now_ns, Judge judge);
 
   uint32_t leases() const { return leases_; }
   uint32_t leased_blocks() const { return leased_blocks_; }
@@ -91,6 +108,7 @@ class LeaseTable {
 
   uint64_t* const last_serial_;
   const int64_t lease_ns_;
+  const std::shared_ptr<uint64_t> of_tenant_;
   std::vector<Lease> slots_;     // low bits of an id name its slot
   std::vector<uint32_t> free_;   // last in, first out: a steady client uses one warm slot
   std::vector<uint32_t> owing_;  // slots of leases with released positions that are to be given back, each once

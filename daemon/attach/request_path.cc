@@ -97,15 +97,19 @@ bool RequestPath::NamespaceIsOpen(Session* session, uint32_t ns) {
 
 bool RequestPath::MayLease(Session* session, const Lease* lease, size_t blocks) {
   const LeaseTable& leases = session->group->leases;
-  if ((lease != nullptr || leases.MayCreate()) && leases.MayAppend(blocks)) return true;
+  const bool group_may = (lease != nullptr || leases.MayCreate()) && leases.MayAppend(blocks);
+  const uint64_t tenant_max = LeaseTable::OfTenantMax(parts_.engine->policy().tenants().size());
+  if (group_may && leases.tenant_positions() + blocks <= tenant_max) return true;
   Refuse(session, policy::Refusal::kGroupLimit,
-         absl::StrCat("this engine group holds ", leases.leases(), " leases with ", leases.leased_blocks(),
-                      " blocks, as many as it may: release some"));
+         group_may ? absl::StrCat("the engine groups of this tenant hold ", leases.tenant_positions(),
+                                  " blocks of the ", tenant_max, " they may hold together: release some")
+                   : absl::StrCat("this engine group holds ", leases.leases(), " leases with ", leases.leased_blocks(),
+                                  " blocks, as many as it may: release some"));
   return false;
 }
 
 // What lies where another tenant is owed space ends at its time.
-bool RequestPath::MayRenew(const Lease& lease) {
+bool RequestPath::Judge(const Lease& lease) {
   Charge(lease.left().size());
   return parts_.engine->MayRenew(lease.left());
 }
@@ -177,7 +181,9 @@ void RequestPath::Lookup(Session* session) {
   if (!places_.empty()) {
     const int64_t now_ns = parts_.clock->MonotonicNs();
     if (lease == nullptr) lease = leases.Create(ns, now_ns);
-    leases.Append(lease, places_, now_ns, !leases.IsFresh(*lease, now_ns) && MayRenew(*lease));
+    const auto judge = [this](const Lease& each) { return Judge(each); };
+    const bool renew = !leases.IsFresh(*lease, now_ns) && leases.MayRenew(lease, now_ns, judge);
+    leases.Append(lease, places_, now_ns, renew);
     out->set_lease(lease->id.value());
     std::string* tiers = out->mutable_tiers();
     tiers->resize(places_.size());
@@ -410,9 +416,10 @@ void RequestPath::Renew(Session* session) {
   const v1::Renew& in = parts_.codec->frame().renew();
   LeaseTable& leases = session->group->leases;
   const int64_t now_ns = parts_.clock->MonotonicNs();
+  const auto judge = [this](const Lease& lease) { return Judge(lease); };
   uint32_t renewed = 0;
   if (in.leases().empty() && in.token().empty()) {
-    renewed = leases.RenewAll(now_ns, [this](const Lease& lease) { return MayRenew(lease); });
+    renewed = leases.RenewAll(now_ns, judge);
   }
   // Each is looked through once, however often it is named.
   std::vector<uint64_t> named(in.leases().begin(), in.leases().end());
@@ -420,7 +427,7 @@ void RequestPath::Renew(Session* session) {
   named.erase(std::unique(named.begin(), named.end()), named.end());
   for (const uint64_t id : named) {
     Lease* lease = leases.Find(LeaseId(id));
-    if (lease == nullptr || !MayRenew(*lease)) continue;
+    if (lease == nullptr || !leases.MayRenew(lease, now_ns, judge)) continue;
     leases.Renew(lease, now_ns);
     ++renewed;
   }

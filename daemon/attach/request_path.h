@@ -75,7 +75,8 @@ class RequestPath {
   void Refuse(Session* session, policy::Refusal reason, std::string_view message);
   // False when answered with a refusal.
   bool MayLease(Session* session, const Lease* lease, size_t blocks);
-  bool MayRenew(const Lease& lease);
+  // Whether it may be renewed: looks through all that is left of it.
+  bool Judge(const Lease& lease);
   bool MayWait(Session* session);
   struct Asked {
     SessionId session;

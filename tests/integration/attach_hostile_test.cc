@@ -225,6 +225,31 @@ TEST_F(HostileTest, TenThousandConnectsCostOthersNothing) {
   ExpectNothingLeft();
 }
 
+TEST_F(HostileTest, ATenantThatMayHaveAllSessionsLeavesOthersAFew) {
+  rlimit files{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
+  files.rlim_cur = files.rlim_max;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
+  StartWithBystander();
+  rules_[0].max_sessions = kSessionsMax;
+  engine_->ApplyPolicy(Table());
+  const size_t kept = kSessionsFloor * (rules_.size() - 1) - 1;  // the bystander is there
+  std::vector<RawClient> greedy;
+  while (Denials(DenialReason::kNodeSessions) == 0 && greedy.size() < kSessionsMax) {
+    for (int i = 0; i < 50; ++i) greedy.emplace_back(Path("red"));
+    Spin();
+  }
+  EXPECT_EQ(server_->stats().sessions, kSessionsMax - kept);
+  std::vector<RawClient> others;
+  for (size_t i = 1; i < kSessionsFloor; ++i) {
+    others.emplace_back(Path("blue"));
+    Attach(others.back());
+  }
+  greedy.clear();
+  others.clear();
+  ExpectNothingLeft();
+}
+
 TEST_F(HostileTest, AClientThatDoesNotReadIsCutOff) {
   StartWithBystander();
   RawClient client(Path("red"));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -45,6 +46,45 @@ class LeaseTableTest : public ::testing::Test {
   LeaseTable table_{&serial_, kLeaseNs};
   std::vector<uint32_t> given_back_;
 };
+
+// Sessions of a group may ask all the time: that costs the loop no more than one that asks.
+TEST_F(LeaseTableTest, WhetherItMayBeRenewedIsLookedIntoOnceAWhile) {
+  Make(100, 5);
+  Make(200, 5);
+  int looked = 0;
+  bool may = true;
+  const auto judge = [&](const Lease&) {
+    ++looked;
+    return may;
+  };
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(table_.RenewAll(1, judge), 2u);
+  EXPECT_EQ(looked, 2);
+  may = false;
+  constexpr int64_t kNextNs = 1 + kLeaseNs / kLeaseFreshParts;
+  EXPECT_EQ(table_.RenewAll(kNextNs - 1, judge), 2u);
+  EXPECT_EQ(table_.RenewAll(kNextNs, judge), 0u);
+  EXPECT_EQ(table_.RenewAll(kNextNs + 1, judge), 0u);
+  EXPECT_EQ(looked, 4);
+  may = true;
+  const LeaseId fresh = Make(300, 1, kNextNs + 1);
+  EXPECT_TRUE(table_.MayRenew(table_.Find(fresh), kNextNs + 1, judge)) << "another lease is another question";
+}
+
+TEST_F(LeaseTableTest, AllTablesOfATenantAreCountedTogether) {
+  const auto together = std::make_shared<uint64_t>(0);
+  LeaseTable first(&serial_, kLeaseNs, together);
+  {
+    LeaseTable second(&serial_, kLeaseNs, together);
+    first.Append(first.Create(NamespaceId(1), 0), Places(1, 3), 0);
+    second.Append(second.Create(NamespaceId(1), 0), Places(1, 4), 0);
+    EXPECT_EQ(first.tenant_positions(), 7u);
+  }
+  EXPECT_EQ(*together, 3u);
+  first.ReleaseAll();
+  EXPECT_EQ(*together, 3u) << "not yet given back";
+  first.GiveBack(UINT32_MAX, Sink());
+  EXPECT_EQ(*together, 0u);
+}
 
 TEST_F(LeaseTableTest, ReleasesFromTheFrontAndPositionsStay) {
   const LeaseId id = Make(100, 5);
