@@ -7,8 +7,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "absl/functional/any_invocable.h"
@@ -96,6 +98,9 @@ struct BlockFileOptions {
   // The file is preallocated in full at this size; a smaller one is grown to it. Of a larger one the front is used:
   // a file is never made smaller. A device must be at least this large.
   uint64_t size_bytes = 0;
+  // Asked of the first kNvmeForeignProbeBytes of a file that is to grow, zeros where it ends. Not OK: it is left as it
+  // is.
+  std::function<absl::Status(std::span<const std::byte> front)> judge = {};
   int depth = 8;         // transfers the device works on at once; the pool has a thread for each
   size_t queue_max = 0;  // transfers under way; 0: kDiskQueueMax
   // None: io_uring, or the pool where that cannot be.

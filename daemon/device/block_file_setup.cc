@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/limits.h"
@@ -94,11 +95,28 @@ int Allocate(const UniqueFd& fd, uint64_t bytes) {
   return ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
 }
 
+// Before it is made larger: what is somebody else's is not touched.
+absl::Status JudgeFront(const Candidate& file, const BlockFileOptions& options) {
+  std::vector<std::byte> front(kNvmeForeignProbeBytes);
+  for (size_t read = 0; read < front.size();) {
+    const ssize_t got = ::pread(file.fd.get(), front.data() + read, front.size() - read, static_cast<off_t>(read));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return absl::ErrnoToStatus(errno, absl::StrCat("reading ", options.path));
+    if (got == 0) break;
+    read += static_cast<size_t>(got);
+  }
+  const absl::Status judged = options.judge(front);
+  if (judged.ok()) return judged;
+  return absl::InvalidArgumentError(absl::StrCat(options.path, ": ", judged.message()));
+}
+
 absl::StatusOr<uint64_t> SizeRegularFile(const Candidate& file, const struct stat& info,
                                          const BlockFileOptions& options) {
   const uint64_t wanted = options.size_bytes;
   const auto existing = static_cast<uint64_t>(info.st_size);
   const uint64_t held = static_cast<uint64_t>(info.st_blocks) * 512;
+  const bool grows = !file.created && existing > 0 && existing < wanted;
+  if (grows && options.judge) KV_RETURN_IF_ERROR(JudgeFront(file, options));
   const uint64_t free = FreeBytes(file.fd);
   // Asked before it is tried: a disk that runs full on the way hurts everyone on it.
   const bool too_large = wanted > held && free > 0 && wanted - held > free;
@@ -108,7 +126,7 @@ absl::StatusOr<uint64_t> SizeRegularFile(const Candidate& file, const struct sta
       Log(LogLevel::kWarning, "device", options.path, " has ", existing, " bytes and only the first ", wanted,
           " are used: the file is never made smaller; delete it to give the rest back");
     }
-    if (!file.created && existing > 0 && existing < wanted) {
+    if (grows) {
       Log(LogLevel::kWarning, "device", options.path, " had ", existing, " bytes and was made larger, to ", wanted,
           ": what it holds is kept; had it been cut, what lay beyond the cut would be lost");
     }

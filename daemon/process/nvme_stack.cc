@@ -35,6 +35,7 @@ absl::StatusOr<std::unique_ptr<device::BlockFile>> OpenFile(const config::NvmeCo
   options.depth = config.io_threads;
   options.engine = EngineOf(config);
   options.queue_max = kDiskQueueMax;
+  options.judge = tier::JudgeFront;
   KV_ASSIGN_OR_RETURN(device::OpenedBlockFile disk, device::OpenBlockFile(options, executor));
   out->engine = disk.engine;
   out->engine_note = disk.note;

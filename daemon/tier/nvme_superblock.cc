@@ -21,8 +21,8 @@ namespace {
 constexpr int kCopies = 2;
 constexpr const char* kMoveAway = "move the file away (or name another in nvme.path) to start with an empty one";
 
-std::span<const std::byte> PageOf(const Mapping& pages, int copy) {
-  return {pages.data() + copy * kNvmeHeaderBytes, kNvmeHeaderBytes};
+std::span<const std::byte> PageOf(std::span<const std::byte> pages, int copy) {
+  return pages.subspan(copy * kNvmeHeaderBytes, kNvmeHeaderBytes);
 }
 
 bool AllZero(std::span<const std::byte> bytes) {
@@ -41,7 +41,7 @@ Superblock NewSuperblock(uint64_t file_bytes) {
 }
 
 // The newest undamaged copy; nullopt when the device is to be made new.
-absl::StatusOr<std::optional<Superblock>> ChooseCopy(const Mapping& front) {
+absl::StatusOr<std::optional<Superblock>> ChooseCopy(std::span<const std::byte> front) {
   std::optional<Superblock> newest;
   absl::Status refusal;
   bool ours = false;
@@ -68,7 +68,7 @@ absl::StatusOr<std::optional<Superblock>> ChooseCopy(const Mapping& front) {
     Log(LogLevel::kError, "nvme", "both superblocks are damaged: the cache in this file is lost, starting empty");
     return std::optional<Superblock>();
   }
-  if (!AllZero({front.data(), front.size()})) {
+  if (!AllZero(front)) {
     return absl::FailedPreconditionError(
         absl::StrCat("the nvme file holds something that is not a Kvartal cache: its first ", front.size(),
                      " bytes are neither zeros nor a superblock (",
@@ -99,7 +99,7 @@ absl::StatusOr<Superblock> OpenSuperblock(device::BlockFile* file) {
   }
   KV_ASSIGN_OR_RETURN(const Mapping front, Mapping::Anonymous(kNvmeForeignProbeBytes));
   KV_RETURN_IF_ERROR(file->ReadNow(0, front.data(), front.size()));
-  KV_ASSIGN_OR_RETURN(const std::optional<Superblock> found, ChooseCopy(front));
+  KV_ASSIGN_OR_RETURN(const std::optional<Superblock> found, ChooseCopy({front.data(), front.size()}));
   Superblock superblock = found.has_value() ? *found : NewSuperblock(size);
   if (superblock.file_bytes != size) {
     const bool grew = superblock.file_bytes < size;
@@ -112,6 +112,8 @@ absl::StatusOr<Superblock> OpenSuperblock(device::BlockFile* file) {
   KV_RETURN_IF_ERROR(WriteCopies(superblock, file));
   return superblock;
 }
+
+absl::Status JudgeFront(std::span<const std::byte> front) { return ChooseCopy(front).status(); }
 
 std::string DeviceIdOf(const Superblock& superblock) {
   const auto* bytes = reinterpret_cast<const char*>(superblock.device_uuid.data());

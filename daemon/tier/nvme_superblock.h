@@ -2,6 +2,8 @@
 // Pure but for the file it is given; start-up only.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
 
 #include "daemon/device/block_file.h"
@@ -15,6 +17,10 @@ namespace kvartal::tier {
 // from then on). FailedPrecondition: another format version, or a file that is not ours. InvalidArgument: too small.
 // Unavailable: the device.
 absl::StatusOr<Superblock> OpenSuperblock(device::BlockFile* file);
+
+// Whether a file that begins so may be made ours, or is already. FailedPrecondition: as above. REQUIRES:
+// kNvmeForeignProbeBytes.
+absl::Status JudgeFront(std::span<const std::byte> front);
 
 std::string DeviceIdOf(const Superblock& superblock);  // lower-case hex of the uuid
 

@@ -1,8 +1,10 @@
 // kvartal-bench: every number of docs/CLAIMS.md and the demo. One subcommand a benchmark.
 #include <CLI/CLI.hpp>
+#include <cctype>
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -83,6 +85,13 @@ class CommandLine {
   }
 
   int Run(int argc, char** argv) {
+    // What is counted here is never below 0, and would be taken for something near 2^64.
+    for (int i = 1; i < argc; ++i) {
+      const std::string_view word = argv[i];
+      const size_t number = word.rfind("--", 0) == 0 ? word.find('=') + 1 : 0;
+      if (word.size() > number + 1 && word[number] == '-' && std::isdigit(word[number + 1]) != 0)
+        return AskedWrongly(absl::StrCat("no number may be below 0: ", argv[i]));
+    }
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
@@ -166,7 +175,7 @@ class CommandLine {
         ->capture_default_str();
     CLI::App* const index =
         Subcommand("index", "the prefix index alone, in this process", [this] { return RunIndex(index_); });
-    index->add_option("--entries", index_.entries)->capture_default_str();
+    index->add_option("--entries", index_.entries)->check(CLI::Range(1, 1'000'000'000))->capture_default_str();
     index->add_option("--chain", index_.chain)->check(CLI::Range(1, 1024))->capture_default_str();
   }
 
