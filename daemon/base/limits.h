@@ -144,7 +144,8 @@ inline constexpr uint32_t kLoadTicksFree = 100;         // a Load keeps its bloc
                                                         // long as a lease of them would be renewed
 inline constexpr uint32_t kVictimProbesMax = 4096;      // leased candidates passed over before a search gives up
 inline constexpr uint32_t kSparedPerTickMax = 65536;    // blocks of a tenant that its searches for room pass over in a
-                                                        // tick, because the request they are for has used them
+                                                        // tick, because the request they are for has used them; the
+                                                        // same again because their slots are of another size
 
 // --- index
 inline constexpr uint32_t kIndexEntriesMax = 0xffff'fff0;  // an EntryId is 32 bits and None is its largest value
@@ -160,11 +161,15 @@ inline constexpr size_t kUntoldDurablesMax = 1u << 17;  // durable blocks a clie
 inline constexpr size_t kUntoldRangesMax = 1u << 17;    // granted ranges a client has not been told of; 2 MiB of them
 inline constexpr size_t kPendingPerSessionMax = 64;     // Reserves and Loads of one session not yet answered
 inline constexpr size_t kSessionsMax = 4096;            // a node
-inline constexpr size_t kStrangersMax = 64;             // connected peers nobody vouches for, until they are told so
-inline constexpr uint32_t kAcceptsPerWakeMax = 64;      // a storm of connects yields to sessions after these
-inline constexpr size_t kReclaimsKept = 64;             // latest reclaim times shown to people
+inline constexpr size_t kSessionsFloor = 8;  // of those that a tenant always gets: an engine with a few ranks. Of many
+                                             // tenants less, for half of all sessions are anybody's
+inline constexpr size_t kStrangersMax = 64;  // connected peers nobody vouches for, until they are told so
+inline constexpr uint32_t kAcceptsPerWakeMax = 64;  // a storm of connects yields to sessions after these
+inline constexpr size_t kReclaimsKept = 64;         // latest reclaim times shown to people
 inline constexpr size_t kLeasesPerGroupMax = 4096;
 inline constexpr size_t kLeasedBlocksPerGroupMax = 1u << 20;
+inline constexpr size_t kLeasedBlocksPerTenantMax = 1u << 22;  // of all its groups; 8 bytes each, charged to nobody
+inline constexpr size_t kLeasedBlocksPerNodeMax = 1u << 25;    // 256 MiB: of many tenants each has its part of it
 inline constexpr size_t kFillingBlocksPerGroupMax = 1u << 16;
 inline constexpr size_t kNamespacesPerTenantMax = 256;  // open at once, of a tenant or a client: an engine has a few
 inline constexpr size_t kNamespacesKeptMax = 16'384;    // of a tenant, with those nobody has open that have blocks: a
@@ -269,6 +274,7 @@ static_assert(kAuditDoorQueueMax < kAuditQueueMax);
 static_assert(kDrainDeadlineMs + 2 * kAdminStopMs <= kExitDeadlineMs);  // closing what does not hang is done by then
 static_assert(2 * kTokenBytesMax < kFrameBytesMax);
 static_assert(kUnidentifiedMax >= 4 * kAcceptsPerWakeMax && kUnidentifiedMax < kSessionsMax);
+static_assert(kLeasedBlocksPerNodeMax / kTenantsMax >= 4 * kKeysPerFrameMax);
 static_assert(kLeaseMsDefault >= kLeaseMsMin && kLeaseMsDefault <= kLeaseMsMax);
 
 }  // namespace kvartal

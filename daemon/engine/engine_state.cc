@@ -263,6 +263,11 @@ bool EngineState::NvmeReadable(EntryId id) const {
   return devices.nvme->DeviceStateOf(index.at(id).copy(TierKind::kNvme).slot) != tier::DeviceState::kOffline;
 }
 
+void EngineState::NoteFillingBesideCopy(EntryId id) {
+  const ReservationId reservation = filling_by_entry.at(id);
+  fillings_beside_copy.emplace(fillings.at(reservation).since_tick, reservation);
+}
+
 uint32_t EngineState::ThatEnd(const WritesByDisk& writes) const {
   if (writes.all == 0) return 0;
   uint32_t count = writes.all;

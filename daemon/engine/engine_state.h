@@ -131,20 +131,24 @@ struct TenantState {
   std::array<uint64_t, kTierCount> pinned_bytes{};  // by the tier that keeps them, headers included
   // While those are more than the guarantee: whose pins end, from the back on. Some may have ended by themselves.
   std::array<std::vector<EntryId>, kTierCount> yielding_pins;
-  uint64_t leased_bytes = 0;      // of blocks that somebody reads in place
-  uint64_t kept_bytes = 0;        // of those and what is pinned in DRAM: each once
-  bool stuck_on_nvme = false;     // above its limit there, and what could go is all in use
-  bool stuck_on_entries = false;  // the same with its entry cap, which ends no pin
-  uint32_t empty_ticks = 0;       // how long the domain has had empty extents
+  uint64_t leased_bytes = 0;       // of blocks that somebody reads in place
+  uint64_t kept_bytes = 0;         // of those and what is pinned in DRAM: each once
+  bool stuck_on_nvme = false;      // above its limit there, and what could go is all in use
+  bool stuck_on_entries = false;   // the same with its entry cap, which ends no pin
+  uint32_t empty_ticks = 0;        // how long the domain has had empty extents
+  uint32_t ahead_waited_tick = 0;  // when something that is read ahead last waited for nobody to make memory
   bool memory_open = false;
-  uint32_t grow_failed_tick = 0;  // when a populate was last refused: not tried again within that tick
-  uint32_t spared_tick = 0;       // when a search for room last passed over blocks of the request it was for,
-  uint32_t spared = 0;            // and how many were, in that tick
-  uint32_t erases_under_way = 0;  // of a removal: transfers it waits for
-  uint32_t shut_out_tick = 0;     // by a drop: when it got on last; 0: nobody waits for its end
-  uint64_t drop_left = 0;         // then: what it had to do
-  uint32_t resting_slots = 0;     // of aborted fills
-  int64_t not_before_ms = 0;      // blocks and salts are dated no earlier: what is older a drop has to have erased
+  uint32_t grow_failed_tick = 0;       // when a populate was last refused: not tried again within that tick
+  uint32_t spared_tick = 0;            // when a search for room last passed over blocks of the request it was for,
+  uint32_t spared = 0;                 // and how many were, in that tick
+  uint32_t passed_over_tick = 0;       // when a search for a slot of one size last passed over blocks of others,
+  uint32_t passed_over = 0;            // and how many were, in that tick
+  uint32_t own_extent_stuck_tick = 0;  // when it last could not empty an extent for itself: not tried within that tick
+  uint32_t erases_under_way = 0;       // of a removal: transfers it waits for
+  uint32_t shut_out_tick = 0;          // by a drop: when it got on last; 0: nobody waits for its end
+  uint64_t drop_left = 0;              // then: what it had to do
+  uint32_t resting_slots = 0;          // of aborted fills
+  int64_t not_before_ms = 0;           // blocks and salts are dated no earlier: what is older a drop has to have erased
   bool dropping = false;
   absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> drop_done;
   absl::Status drop_status;  // the first thing that went wrong
@@ -255,6 +259,8 @@ class EngineState {
   uint32_t ThatEnd(const WritesByDisk& writes) const;
   // Its copy there can be asked for. REQUIRES: it has one.
   bool NvmeReadable(EntryId id) const;
+  // REQUIRES: it is being filled, and has a copy on NVMe.
+  void NoteFillingBesideCopy(EntryId id);
 
   // --- time
   uint32_t NowTick() const;
@@ -352,7 +358,8 @@ class EngineState {
   std::array<uint32_t, kTierCount> taking_ticks{};
   std::array<uint32_t, kTierCount> waiting_ticks{};  // a guarantee does
 
-  uint32_t fill_beside_copy_tick = 0;  // when a fill last began, or came to be, beside a copy on NVMe
+  // By their since_tick: those of blocks that had a copy on NVMe when they began, or got one meanwhile.
+  absl::btree_set<std::pair<uint32_t, ReservationId>> fillings_beside_copy;
 
   EngineObserver* observer = nullptr;
   uint64_t last_request = kFirstRequest;

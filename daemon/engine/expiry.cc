@@ -134,12 +134,11 @@ void Expiry::RearmSome() {
     const uint64_t keys = state_.devices.ciphers->key_changes();
     if (std::exchange(key_changes_, keys) != keys) state_.timers_late = true;
   }
-  if (std::exchange(state_.timers_late, false)) {
-    rearm_at_ = 0;
-    rearm_end_ = state_.index.id_limit();
-  }
-  for (uint32_t looked = 0; looked < kSweepEntriesPerTick && rearm_at_ < rearm_end_; ++looked, ++rearm_at_) {
-    const EntryId id(rearm_at_);
+  // All once more, from where it is: were it to begin anew, changes that come often would keep it from the end.
+  if (std::exchange(state_.timers_late, false)) rearm_left_ = state_.index.id_limit();
+  for (uint32_t looked = 0; looked < kSweepEntriesPerTick && rearm_left_ > 0; ++looked, --rearm_left_) {
+    if (rearm_at_ >= state_.index.id_limit()) rearm_at_ = 0;
+    const EntryId id(rearm_at_++);
     if (state_.index.IsLive(id) && state_.index.at(id).state == BlockState::kCommitted) state_.Arm(id);
   }
 }

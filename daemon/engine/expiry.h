@@ -53,7 +53,7 @@ class Expiry {
   Pins& pins_;
   Erasure& erasure_;
   uint32_t rearm_at_ = 0;
-  uint32_t rearm_end_ = 0;
+  uint32_t rearm_left_ = 0;  // entries to be looked at still
   uint32_t time_kept_tick_ = 0;
   uint64_t key_changes_ = 0;  // of the node, at the last look
 };

@@ -50,9 +50,10 @@ void LoadOperation::Start(const std::shared_ptr<LoadOperation>& self) {
   const bool others_wait = !self->tenant_.waiters.empty();
   if (others_wait || self->Submit(self) == Progress::kWait) {
     // Room that somebody waits for is not what is read ahead into.
+    if (self->ahead()) self->tenant_.ahead_waited_tick = self->path_.state_.NowTick();
     const bool parked = !self->ahead() && self->path_.state_.Park(self->tenant_, std::make_unique<Parked>(self));
     if (parked) return;
-    self->StopAt(Refusal::kQueueFull);
+    self->Refuse(Refusal::kQueueFull);
   }
   self->AnswerIfEnded();
 }
@@ -70,6 +71,13 @@ void LoadOperation::GiveUp(Refusal reason) {
   Answer();
 }
 
+void LoadOperation::Refuse(Refusal reason) {
+  EngineState& state = path_.state_;
+  const uint64_t slot_bytes = entries_.empty() ? 0 : state.SlotBytesOf(state.index.at(entries_.front()));
+  if (!ahead()) state.NoteRefusal(tenant_, TierKind::kDram, reason, slot_bytes);
+  StopAt(reason);
+}
+
 void LoadOperation::StopAt(Refusal reason) {
   reason_ = reason;
   submitted_ = true;
@@ -78,7 +86,7 @@ void LoadOperation::StopAt(Refusal reason) {
 LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperation>& self) {
   EngineState& state = path_.state_;
   if (tenant_.dropping) {
-    StopAt(Refusal::kDraining);
+    Refuse(Refusal::kDraining);
     return Progress::kSubmitted;
   }
   for (; next_ < entries_.size(); ++next_) {
@@ -86,8 +94,7 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
     const Entry& entry = state.index.at(id);
     // Being stored anew beside a copy that could not be read.
     if (entry.state != BlockState::kCommitted && entry.resident(TierKind::kNvme)) {
-      if (!ahead()) state.NoteRefusal(tenant_, TierKind::kDram, Refusal::kBusy, state.SlotBytesOf(entry));
-      StopAt(Refusal::kBusy);
+      Refuse(Refusal::kBusy);
       return Progress::kSubmitted;
     }
     if (IsGone(id)) {
@@ -105,17 +112,14 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
     const uint32_t slot_bytes = state.SlotBytesOf(entry);
     // Read it might be, and given to nobody: neither by itself nor after those that are on their way.
     if (path_.residency_.LeasesCapped(tenant_, uint64_t{tenant_.reads_under_way + 1} * slot_bytes)) {
-      const Refusal reason = state.GuaranteeWaits(TierKind::kDram) ? Refusal::kOwed : Refusal::kTenantLimit;
-      if (!ahead()) state.NoteRefusal(tenant_, TierKind::kDram, reason, slot_bytes);
-      StopAt(reason);
+      Refuse(state.GuaranteeWaits(TierKind::kDram) ? Refusal::kOwed : Refusal::kTenantLimit);
       return Progress::kSubmitted;
     }
     const SpaceResult room =
         path_.space_.TakeDram(tenant_, slot_bytes, 0, static_cast<uint32_t>(entries_.size() - next_));
     if (room.outcome == SpaceOutcome::kWait) return Progress::kWait;
     if (room.outcome == SpaceOutcome::kRefused) {
-      if (!ahead()) state.NoteRefusal(tenant_, TierKind::kDram, room.reason, slot_bytes);
-      StopAt(room.reason);
+      Refuse(room.reason);
       return Progress::kSubmitted;
     }
     if (!path_.movement_.StartRead(id, room.slot, ReaderOf(self, next_))) {
@@ -123,7 +127,7 @@ LoadOperation::Progress LoadOperation::Submit(const std::shared_ptr<LoadOperatio
       awaited_[next_] = false;
       state.devices.dram->Give(tenant_.domain(), room.slot);
       if (state.reads_under_way > 0 && reading_ > 0) return Progress::kWait;
-      StopAt(state.NvmeReadable(id) ? Refusal::kQueueFull : Refusal::kTierSick);
+      Refuse(state.NvmeReadable(id) ? Refusal::kQueueFull : Refusal::kTierSick);
       return Progress::kSubmitted;
     }
   }

@@ -38,6 +38,8 @@ class LoadOperation {
   // Submits reads until the end of the chain, a refusal, or a wait.
   Progress Submit(const std::shared_ptr<LoadOperation>& self);
   Movement::Reader ReaderOf(const std::shared_ptr<LoadOperation>& self, size_t position);
+  // Counted, where somebody waits for it.
+  void Refuse(policy::Refusal reason);
   void StopAt(policy::Refusal reason);
   // Nobody is served it any more: deleted meanwhile, and maybe being stored anew, or too old.
   bool IsGone(EntryId id) const;

@@ -105,6 +105,10 @@ void LoadPath::Load(LoadRequest request, CacheEngine::LoadDone done) {
   // Whoever asks holds them already: what has to go is found out block by block.
   while (kept < request.entries.size() && AddHold(request.entries[kept])) ++kept;
   const Refusal cut_short = kept < request.entries.size() ? Refusal::kGroupLimit : Refusal::kNone;
+  if (cut_short != Refusal::kNone && !request.ahead) {
+    const index::Entry& entry = state_.index.at(request.entries[kept]);
+    state_.NoteRefusal(state_.TenantOf(entry), TierKind::kDram, cut_short, state_.SlotBytesOf(entry));
+  }
   request.entries.resize(kept);
   LoadOperation::Start(std::make_shared<LoadOperation>(this, std::move(request), cut_short, std::move(done)));
 }

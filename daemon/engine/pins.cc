@@ -76,9 +76,10 @@ void Pins::Set(EntryId id, TierKind tier, uint32_t until_tick) {
   residency_.Pin(id, tier);
   uint32_t& until = state_.TenantOf(entry).pins[id];
   until = std::max(until, until_tick);
-  entry.times_unrecorded = tier == TierKind::kNvme;
+  // What is still to be written to NVMe at all is so, whatever tier the pin is in.
+  entry.times_unrecorded = tier == TierKind::kNvme || (entry.times_unrecorded && !entry.resident(TierKind::kNvme));
   // Its timer writes the record down, and then waits for the end; in DRAM it may be about to move the pin to NVMe.
-  state_.timers.Schedule(id, entry.times_unrecorded ? state_.NowTick() : std::min(state_.timers.DueOf(id), until));
+  state_.timers.Schedule(id, tier == TierKind::kNvme ? state_.NowTick() : std::min(state_.timers.DueOf(id), until));
 }
 
 bool Pins::Adopt(EntryId id, uint32_t until_wall_s) {

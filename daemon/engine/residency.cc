@@ -69,7 +69,6 @@ void Residency::StartFilling(EntryId id, SlotId dram_slot) {
   Entry& entry = state_.index.at(id);
   KV_CHECK(MayBecome(entry.state, BlockState::kFilling));
   entry.state = BlockState::kFilling;
-  if (entry.resident(TierKind::kNvme)) state_.fill_beside_copy_tick = state_.NowTick();
   SetCopy(id, TierKind::kDram, dram_slot);
 }
 
@@ -101,7 +100,7 @@ void Residency::AdoptOnNvme(EntryId id, SlotId slot, uint32_t first_commit_tick,
 void Residency::AdoptBeside(EntryId id, SlotId slot, uint32_t first_commit_tick, bool recorded) {
   Entry& entry = state_.index.at(id);
   KV_CHECK(entry.state != BlockState::kGone && !entry.resident(TierKind::kNvme) && !entry.writing);
-  if (entry.state == BlockState::kFilling) state_.fill_beside_copy_tick = state_.NowTick();
+  if (entry.state == BlockState::kFilling) state_.NoteFillingBesideCopy(id);
   // Its age counts from the first of both.
   const bool older = entry.state != BlockState::kCommitted || first_commit_tick < entry.first_commit_tick;
   if (older) entry.first_commit_tick = first_commit_tick;

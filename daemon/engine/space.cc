@@ -13,6 +13,7 @@ using policy::Refusal;
 
 namespace {
 constexpr uint64_t kNoRequest = 0;  // requests are numbered from 1
+constexpr uint32_t kAnySize = 0;
 // What a tenant of `slot_bytes` grows by at least.
 uint64_t LeastDramBytes(uint32_t slot_bytes) { return RoundUp(slot_bytes, kExtentAlignBytes); }
 }  // namespace
@@ -62,9 +63,10 @@ SpaceResult Space::TakeDram(TenantState& tenant, uint32_t slot_bytes, uint64_t r
     Step step = GrowDram(tenant, slot_bytes);
     if (step == Step::kStuck) step = DropExpired(tenant, TierKind::kDram);
     if (step == Step::kStuck && GiveBackEmpty(tenant) > 0) step = Step::kRetry;
-    if (step == Step::kStuck && shares_.AboveCap(tenant, TierKind::kDram)) step = EvictDram(tenant, request, wanted);
+    if (step == Step::kStuck && shares_.AboveCap(tenant, TierKind::kDram))
+      step = EvictDram(tenant, slot_bytes, request, wanted);
     if (step == Step::kStuck) step = TakeDramFromOthers(tenant, slot_bytes);
-    if (step == Step::kStuck) step = EvictDram(tenant, request, wanted);
+    if (step == Step::kStuck) step = EvictDram(tenant, slot_bytes, request, wanted);
     if (step == Step::kStuck && WaitsForGuarantee(tenant, TierKind::kDram, LeastDramBytes(slot_bytes)))
       step = Step::kWait;
     if (step == Step::kWait) return {SpaceOutcome::kWait, SlotId::None(), Refusal::kNone};
@@ -110,20 +112,47 @@ void Space::EndGrowth(TenantState& tenant, uint32_t slot_bytes, uint64_t growth,
     charge = policy::Charge();
     tenant.grow_failed_tick = state_.NowTick();
   }
-  // Whom it was for may be gone.
-  if (!starting_growth_ && tenant.waiters.empty()) GiveBackEmpty(tenant);
+  // Whom it was for may be gone. Who reads ahead waits for nothing and comes again: then it goes when it is idle.
+  const bool for_ahead = state_.NowTick() - tenant.ahead_waited_tick < kEmptyTicksMax;
+  if (!starting_growth_ && tenant.waiters.empty() && !for_ahead) GiveBackEmpty(tenant);
   state_.Wake(tenant);
 }
 
-Space::Step Space::EvictDram(TenantState& tenant, uint64_t request, uint32_t wanted) {
-  EntryId victim = Victim(tenant, TierKind::kDram, request);
-  const bool may_go = victim.valid();
+EntryId Space::FirstOfSize(TenantState& tenant, uint32_t slot_bytes, absl::FunctionRef<bool(EntryId)> may_go) {
+  if (std::exchange(tenant.passed_over_tick, state_.NowTick()) != state_.NowTick()) tenant.passed_over = 0;
+  if (slot_bytes != kAnySize && tenant.passed_over >= kSparedPerTickMax) return EntryId::None();
+  return residency_.First(tenant, TierKind::kDram, [&](EntryId id) {
+    if (slot_bytes == kAnySize || state_.SlotBytesOf(state_.index.at(id)) == slot_bytes) return may_go(id);
+    ++tenant.passed_over;
+    return false;
+  });
+}
+
+EntryId Space::LeafOfSize(TenantState& tenant, uint32_t slot_bytes, uint64_t request) {
+  if (SparesNoMore(tenant, request)) return EntryId::None();
+  return FirstOfSize(tenant, slot_bytes, [&](EntryId id) {
+    return !Spares(tenant, id, request) && residency_.Evictable(id, TierKind::kDram);
+  });
+}
+
+EntryId Space::OwnVictim(TenantState& tenant, uint32_t slot_bytes, uint64_t request, bool* may_go) {
+  const EntryId leaf = LeafOfSize(tenant, slot_bytes, request);
+  *may_go = leaf.valid();
   // A chain longer than the tenant's memory pushes its own blocks, and held ones, down a tier, but never out of the
   // cache.
-  if (!may_go && state_.NvmeUsable(tenant)) {
-    victim = residency_.First(tenant, TierKind::kDram, [&](EntryId id) {
-      return residency_.Movable(id, TierKind::kDram) && !IsDueForErasure(id);
-    });
+  if (*may_go || !state_.NvmeUsable(tenant)) return leaf;
+  return FirstOfSize(tenant, slot_bytes,
+                     [&](EntryId id) { return residency_.Movable(id, TierKind::kDram) && !IsDueForErasure(id); });
+}
+
+Space::Step Space::EvictDram(TenantState& tenant, uint32_t slot_bytes, uint64_t request, uint32_t wanted) {
+  bool may_go = false;
+  EntryId victim = OwnVictim(tenant, kAnySize, request, &may_go);
+  // Its slot would be of no use, and neither would all others of that size, scattered as they are.
+  if (victim.valid() && state_.SlotBytesOf(state_.index.at(victim)) != slot_bytes) {
+    const Step step = EmptyOwnExtent(tenant, slot_bytes, request, victim);
+    if (step != Step::kStuck) return step;
+    victim = OwnVictim(tenant, slot_bytes, request, &may_go);
   }
   if (victim.valid()) {
     // It is pinned, and that was its other copy.
@@ -139,7 +168,7 @@ Space::Step Space::EvictDram(TenantState& tenant, uint64_t request, uint32_t wan
     }
     if (copy_below || may_go) {
       residency_.DropCopy(victim, TierKind::kDram, DropReason::kOwnSpace);
-      DropAhead(tenant, request, wanted);
+      DropAhead(tenant, slot_bytes, request, wanted);
       return Step::kRetry;
     }
   }
@@ -152,10 +181,10 @@ Space::Step Space::EvictDram(TenantState& tenant, uint64_t request, uint32_t wan
 }
 
 // Slots that are free together are taken in the order of their addresses: a chain lies in memory as it is read.
-void Space::DropAhead(TenantState& tenant, uint64_t request, uint32_t wanted) {
+void Space::DropAhead(TenantState& tenant, uint32_t slot_bytes, uint64_t request, uint32_t wanted) {
   for (uint32_t dropped = 1; dropped < std::min(wanted, kDropAheadMax); ++dropped) {
     const EntryId victim = Victim(tenant, TierKind::kDram, request);
-    if (!victim.valid()) return;
+    if (!victim.valid() || state_.SlotBytesOf(state_.index.at(victim)) != slot_bytes) return;
     if (residency_.DropIfNotServed(victim) && !residency_.Evictable(victim, TierKind::kDram)) return;
     if (!state_.index.at(victim).resident(TierKind::kNvme) && state_.NvmeUsable(tenant)) return;
     residency_.DropCopy(victim, TierKind::kDram, DropReason::kOwnSpace);
@@ -302,7 +331,8 @@ void Space::DrainOverLimit(TenantState& tenant, uint32_t max_blocks) {
   // Whole extents, as another tenant would take them: in the one that leaves nothing new is stored or leased.
   uint32_t rounds = max_blocks;
   while (AboveLimit(tenant, TierKind::kDram) && rounds > 0) {
-    if (EmptyExtent(tenant, DropReason::kOverLimit, policy::Claim::kGuarantee, &rounds) != Step::kRetry) break;
+    if (EmptyExtent(tenant, DropReason::kOverLimit, policy::Claim::kGuarantee, kNoRequest, &rounds) != Step::kRetry)
+      break;
   }
 }
 

@@ -74,9 +74,12 @@ class Space {
   Step GrowDram(TenantState& tenant, uint32_t slot_bytes);
   void EndGrowth(TenantState& tenant, uint32_t slot_bytes, uint64_t growth, const absl::Status& status);
   Step DropExpired(TenantState& tenant, TierKind tier);
-  Step EvictDram(TenantState& tenant, uint64_t request, uint32_t wanted);
+  Step EvictDram(TenantState& tenant, uint32_t slot_bytes, uint64_t request, uint32_t wanted);
+  // What the tenant loses next in DRAM to make room for itself; `slot_bytes`: of that size, kAnySize: of any.
+  // `may_go`: out of the cache, not only down a tier.
+  EntryId OwnVictim(TenantState& tenant, uint32_t slot_bytes, uint64_t request, bool* may_go);
   bool DropOneEntry(TenantState& tenant, uint64_t request);
-  void DropAhead(TenantState& tenant, uint64_t request, uint32_t wanted);
+  void DropAhead(TenantState& tenant, uint32_t slot_bytes, uint64_t request, uint32_t wanted);
   policy::Refusal DramRefusal(const TenantState& tenant, uint32_t slot_bytes) const;
   Step GrowNvme(TenantState& tenant, uint32_t slot_bytes, SlotId after, SlotId* slot);
   Step EvictNvme(TenantState& tenant, uint32_t slot_bytes, uint64_t request);
@@ -85,12 +88,17 @@ class Space {
   Step TakeDramFromOthers(TenantState& taker, uint32_t slot_bytes);
   Step TakeNvmeFromOthers(TenantState& taker, uint32_t slot_bytes);
   // Makes `victim` give one DRAM extent to the node, in at most `*rounds` steps. kStuck: it cannot now.
-  Step EmptyExtent(TenantState& victim, policy::DropCause cause, policy::Claim claim, uint32_t* rounds);
+  Step EmptyExtent(TenantState& victim, policy::DropCause cause, policy::Claim claim, uint64_t request,
+                   uint32_t* rounds);
+  // For slots of `slot_bytes` the tenant gives up an extent of those that `least_valuable` has.
+  Step EmptyOwnExtent(TenantState& tenant, uint32_t slot_bytes, uint64_t request, EntryId least_valuable);
   bool ChooseExtent(TenantState& victim, policy::Claim claim, EntryId least_valuable);
+  // Nobody reads or fills what lies in the extent that is leaving.
+  bool EmptiesByItself(const TenantState& tenant) const;
   bool OnlyPinnedLeave(const TenantState& victim) const;
-  // The next block that the victim loses: its least valuable leaf; when none may go, whatever lies in the extent that
-  // is leaving and is not read now.
-  EntryId NextToGiveUp(TenantState& victim, EntryId leaf);
+  // The next block that the victim loses: its least valuable leaf that has such a slot; when none may go, whatever lies
+  // in the extent that is leaving and is not read now.
+  EntryId NextToGiveUp(TenantState& victim, uint32_t slot_bytes, uint64_t request);
   Step GiveUp(TenantState& victim, EntryId id, policy::DropCause cause);
   // Somebody waits for room that is being made: until then others take none of it.
   void NoteWants(const TenantState& tenant, TierKind tier, uint64_t least_bytes);
@@ -101,6 +109,11 @@ class Space {
   uint64_t Room(const TenantState& tenant, TierKind tier) const;
   EntryId Victim(TenantState& tenant, TierKind tier, uint64_t request);
   EntryId Victim(TenantState& tenant, TierKind tier, uint64_t request, tier::DiskSet disks);
+  // Residency::First of DRAM, and of slots of that size alone. None, too, when as many others have been passed over in
+  // this tick as may be.
+  EntryId FirstOfSize(TenantState& tenant, uint32_t slot_bytes, absl::FunctionRef<bool(EntryId)> may_go);
+  // Its least valuable leaf there that may go for `request`.
+  EntryId LeafOfSize(TenantState& tenant, uint32_t slot_bytes, uint64_t request);
   // The same of NVMe, where room is short on the disks and not in the books: only what gives up a place where one of
   // `slot_bytes` may come is of use.
   EntryId VictimOnTakingDisk(TenantState& tenant, uint32_t slot_bytes, uint64_t request);

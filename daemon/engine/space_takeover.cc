@@ -2,8 +2,10 @@
 //
 // A DRAM extent belongs to one tenant, so a victim has to empty one. It gives up its least valuable blocks, wherever
 // they lie, and what is left in the extent that is easiest to empty moves into their slots: a victim loses by value,
-// never by place, and an extent needs no luck to become empty. Only blocks that are read, filled or written now cannot
-// move; the extent takes no new block and grants no new lease, so it empties when those end.
+// never by place, and an extent needs no luck to become empty. Of several slot sizes that of the least valuable block
+// is the one that goes; a tenant that wants slots of another size than that empties an extent for itself. Only blocks
+// that are read, filled or written now cannot move; the extent takes no new block and grants no new lease, so it
+// empties when those end.
 #include <algorithm>
 #include <utility>
 
@@ -18,7 +20,7 @@ using policy::DropReason;
 
 namespace {
 constexpr uint64_t kNoRequest = 0;
-constexpr uint64_t kAnySize = UINT64_MAX;
+constexpr uint64_t kAnyBytes = UINT64_MAX;
 constexpr size_t kStaysLong = kExtentMaxBytes / kSlotAlignBytes;  // more than all leases of an extent
 }  // namespace
 
@@ -35,50 +37,85 @@ Space::Step Space::TakeDramFromOthers(TenantState& taker, uint32_t slot_bytes) {
   if (state_.ledger.reclaiming_bytes(TierKind::kDram) > 0) return Step::kWait;
   while (TenantState* victim = shares_.Victim(taker, TierKind::kDram, claim)) {
     uint32_t rounds = kEvictionsPerReserveMax;
-    const Step step = EmptyExtent(*victim, DropCause(DropReason::kTakenByOther, taker.id), claim, &rounds);
+    const DropCause cause(DropReason::kTakenByOther, taker.id);
+    const Step step = EmptyExtent(*victim, cause, claim, kNoRequest, &rounds);
     if (step != Step::kStuck) return step;
     shares_.NoteStuck(taker, *victim, TierKind::kDram, claim);
   }
   return Step::kStuck;
 }
 
-Space::Step Space::EmptyExtent(TenantState& victim, DropCause cause, Claim claim, uint32_t* rounds) {
+Space::Step Space::EmptyExtent(TenantState& victim, DropCause cause, Claim claim, uint64_t request, uint32_t* rounds) {
   tier::DramTier& dram = *state_.devices.dram;
   if (!victim.memory_open) return Step::kStuck;
   for (; *rounds > 0; --*rounds) {
     if (GiveBackEmpty(victim) > 0) return Step::kRetry;
-    const EntryId leaf = Victim(victim, TierKind::kDram, kNoRequest);
-    if (dram.LeavingSlots(victim.domain()) == 0 && !ChooseExtent(victim, claim, leaf)) return Step::kStuck;
-    const bool wants_slots = dram.MoveOut(
+    if (dram.LeavingSlots(victim.domain()) == 0 &&
+        !ChooseExtent(victim, claim, Victim(victim, TierKind::kDram, request)))
+      return Step::kStuck;
+    const uint32_t wanted_bytes = dram.MoveOut(
         victim.domain(), [this](EntryId id) { return residency_.Relocatable(id); },
         [this](EntryId id, SlotId to) { residency_.Relocate(id, to); });
     if (dram.LeavingSlots(victim.domain()) == 0) continue;
     // What cannot move is not helped by a block that goes elsewhere.
-    const EntryId given_up = wants_slots ? NextToGiveUp(victim, leaf) : EntryId::None();
+    const EntryId given_up = wanted_bytes > 0 ? NextToGiveUp(victim, wanted_bytes, request) : EntryId::None();
     const Step step = given_up.valid() ? GiveUp(victim, given_up, cause) : Step::kStuck;
-    if (wants_slots && !given_up.valid() && OnlyPinnedLeave(victim)) dram.StopLeaving(victim.domain());
+    if (wanted_bytes > 0 && !given_up.valid() && OnlyPinnedLeave(victim)) dram.StopLeaving(victim.domain());
     if (step == Step::kStuck && state_.ThatEnd(victim.writes_under_way) > 0) return Step::kWait;
     if (step != Step::kRetry) return step;
   }
   return Step::kStuck;
 }
 
+// An extent waits for nobody: what is in the way there moves, or is being written. Else blocks would go for nothing.
+bool Space::EmptiesByItself(const TenantState& tenant) const {
+  const std::vector<EntryId> holders = state_.devices.dram->LeavingHolders(tenant.domain());
+  return std::all_of(holders.begin(), holders.end(), [this](EntryId id) {
+    if (!id.valid()) return false;
+    const index::Entry& entry = state_.index.at(id);
+    return residency_.Relocatable(id) || (entry.writing && entry.lease_count == 0);
+  });
+}
+
+Space::Step Space::EmptyOwnExtent(TenantState& tenant, uint32_t slot_bytes, uint64_t request, EntryId least_valuable) {
+  tier::DramTier& dram = *state_.devices.dram;
+  const policy::Account& account = state_.ledger.account(tenant.id, TierKind::kDram);
+  // One is on its way.
+  const bool limit_has_room = account.charged_bytes + RoundUp(slot_bytes, kExtentAlignBytes) <= account.limit_bytes;
+  if (limit_has_room && state_.ledger.reclaiming_bytes(TierKind::kDram) > 0) return Step::kWait;
+  if (tenant.own_extent_stuck_tick == state_.NowTick()) return Step::kStuck;
+  const bool owed = dram.LeavingSlots(tenant.domain()) > 0;
+  const bool empties = owed || (ChooseExtent(tenant, Claim::kNone, least_valuable) && EmptiesByItself(tenant));
+  uint32_t rounds = kEvictionsPerReserveMax;
+  const Step step = empties ? EmptyExtent(tenant, DropReason::kOwnSpace, Claim::kNone, request, &rounds) : Step::kStuck;
+  if (step != Step::kStuck) return step;
+  tenant.own_extent_stuck_tick = state_.NowTick();
+  if (!owed) dram.StopLeaving(tenant.domain());
+  return step;
+}
+
 // None that would leave the victim without what it is guaranteed, in whole extents; for a guarantee any at all, when
 // there is no such one: a policy may have moved the line into the middle of an extent.
 bool Space::ChooseExtent(TenantState& victim, Claim claim, EntryId least_valuable) {
-  tier::DramTier& dram = *state_.devices.dram;
   const policy::Account& account = state_.ledger.account(victim.id, TierKind::kDram);
-  const SlotId near =
-      least_valuable.valid() ? state_.index.at(least_valuable).copy(TierKind::kDram).slot : SlotId::None();
-  // A lease ends. What is pinned here waits for a slot, which nobody makes when no leaf may go.
-  const auto cost = [&](EntryId id) -> size_t {
-    const bool pinned = id.valid() && state_.index.at(id).pinned_in(TierKind::kDram);
-    if (pinned && !least_valuable.valid()) return kStaysLong;
-    return residency_.Relocatable(id) ? 0 : 1;
-  };
   const uint64_t borrowed = account.charged_bytes - std::min(account.charged_bytes, account.guarantee_bytes);
-  if (dram.StartLeaving(victim.domain(), borrowed + kExtentAlignBytes - 1, near, cost)) return true;
-  return claim == Claim::kGuarantee && dram.StartLeaving(victim.domain(), kAnySize, near, cost);
+  const uint64_t fits_bytes = borrowed + kExtentAlignBytes - 1;
+  const auto start = [&](uint64_t at_most_bytes, EntryId leaf) {
+    const SlotId near = leaf.valid() ? state_.index.at(leaf).copy(TierKind::kDram).slot : SlotId::None();
+    // A lease ends. What is pinned here waits for a slot, which nobody makes when no leaf of its size may go.
+    const auto cost = [&](EntryId id) -> size_t {
+      const bool pinned = id.valid() && state_.index.at(id).pinned_in(TierKind::kDram);
+      if (pinned && !leaf.valid()) return kStaysLong;
+      return residency_.Relocatable(id) ? 0 : 1;
+    };
+    return state_.devices.dram->StartLeaving(victim.domain(), at_most_bytes, near, cost);
+  };
+  // For itself: what it is guaranteed stays its own.
+  if (claim == Claim::kNone) return start(kAnyBytes, least_valuable);
+  if (start(fits_bytes, least_valuable)) return true;
+  // Those of its size may all be larger than that.
+  if (least_valuable.valid() && start(fits_bytes, EntryId::None())) return true;
+  return claim == Claim::kGuarantee && start(kAnyBytes, least_valuable);
 }
 
 // And nothing makes room for them: another extent may be empty sooner, and these be read meanwhile.
@@ -92,7 +129,8 @@ bool Space::OnlyPinnedLeave(const TenantState& victim) const {
 // A victim that reads all its leaves for ever must not hold what lies above them. Such blocks have descendants that
 // stay: they are found again once the block is. A held block stays in the cache, not in this tier; one that is pinned
 // here only moves.
-EntryId Space::NextToGiveUp(TenantState& victim, EntryId leaf) {
+EntryId Space::NextToGiveUp(TenantState& victim, uint32_t slot_bytes, uint64_t request) {
+  const EntryId leaf = LeafOfSize(victim, slot_bytes, request);
   if (leaf.valid()) return leaf;
   // What it has is being erased, and certified: nobody else's by then.
   if (victim.dropping) return EntryId::None();
@@ -101,6 +139,7 @@ EntryId Space::NextToGiveUp(TenantState& victim, EntryId leaf) {
     if (!residency_.Relocatable(id) || IsDueForErasure(id)) continue;
     const index::Entry& entry = state_.index.at(id);
     if (entry.pinned_in(TierKind::kDram)) continue;
+    if (!entry.resident(TierKind::kNvme) && Spares(victim, id, request)) continue;
     const bool may_go =
         entry.resident(TierKind::kNvme) || residency_.Evictable(id, TierKind::kDram) || state_.NvmeUsable(victim);
     if (may_go && (!deepest.valid() || entry.depth > state_.index.at(deepest).depth)) deepest = id;
@@ -108,12 +147,13 @@ EntryId Space::NextToGiveUp(TenantState& victim, EntryId leaf) {
   return deepest;
 }
 
-// What is not below yet is written there first; a Basic tenant's blocks are not worth the disk's time now.
+// What is not below yet is written there first; for others a Basic tenant's blocks are not worth the disk's time now.
 Space::Step Space::GiveUp(TenantState& victim, EntryId id, DropCause cause) {
   residency_.DropIfNotServed(id);
   const bool below = state_.index.at(id).resident(TierKind::kNvme);
   const bool may_drop = below || residency_.Evictable(id, TierKind::kDram);
-  const bool worth_writing = victim.rules.sla != policy::SlaTier::kBasic || !may_drop;
+  const bool own = cause.reason == DropReason::kOwnSpace;
+  const bool worth_writing = own || victim.rules.sla != policy::SlaTier::kBasic || !may_drop;
   if (!below && worth_writing && state_.NvmeUsable(victim)) {
     const size_t leaving = state_.devices.dram->LeavingSlots(victim.domain());
     if (state_.ThatEnd(victim.demotions_under_way) >= leaving) return Step::kWait;

@@ -153,6 +153,7 @@ class StorePath::Operation : public Waiter {
     state_.fillings[reservation] = {group_, id, all, uint64_t{1} << shard_, state_.NowTick()};
     state_.filling_by_entry[id] = reservation;
     state_.fillings_by_group[group_].insert(reservation);
+    if (state_.index.at(id).resident(TierKind::kNvme)) state_.NoteFillingBesideCopy(id);
     AddSlot(id, reservation);
   }
 
@@ -280,6 +281,7 @@ void StorePath::EndFilling(ReservationId reservation) {
   auto node = state_.fillings.extract(reservation);
   const Filling& filling = node.mapped();
   half_stored_.erase({filling.stored_tick, reservation});
+  state_.fillings_beside_copy.erase({filling.since_tick, reservation});
   state_.filling_by_entry.erase(filling.entry);
   auto group = state_.fillings_by_group.find(filling.group);
   group->second.erase(reservation);
@@ -337,26 +339,32 @@ void StorePath::Give(ReservationId reservation) {
   state_.Wake(tenant);
 }
 
+bool StorePath::IsOverdue(uint32_t since_tick) const { return state_.NowTick() - since_tick >= kFillTicksMax; }
+
 void StorePath::AbortOverdue() {
-  const bool any_leaves = std::any_of(state_.tenants.begin(), state_.tenants.end(), [this](const auto& tenant) {
-    return tenant->memory_open && state_.devices.dram->LeavingSlots(tenant->domain()) > 0;
-  });
-  const bool any_beside = state_.NowTick() - state_.fill_beside_copy_tick <= 2 * kFillTicksMax;
-  if (!any_leaves && !any_beside) return;
   std::vector<ReservationId> overdue;
-  for (const auto& [reservation, filling] : state_.fillings) {
-    const Entry& entry = state_.index.at(filling.entry);
-    const bool owed = state_.devices.dram->IsLeaving(state_.TenantOf(entry).domain(), entry.copy(TierKind::kDram).slot);
-    // What it has on NVMe may have to be erased, or go: until the fill ends it cannot.
-    const bool keeps = entry.resident(TierKind::kNvme);
-    if ((owed || keeps) && state_.NowTick() - filling.since_tick >= kFillTicksMax) overdue.push_back(reservation);
+  // Never all fills of the node: there may be millions, of tenants that owe nobody anything.
+  for (const auto& tenant : state_.tenants) {
+    if (!tenant->memory_open) continue;
+    for (const EntryId id : state_.devices.dram->LeavingHolders(tenant->domain())) {
+      const auto filling = state_.filling_by_entry.find(id);
+      if (filling != state_.filling_by_entry.end() && IsOverdue(state_.fillings.at(filling->second).since_tick))
+        overdue.push_back(filling->second);
+    }
+  }
+  // What it has on NVMe may have to be erased, or go: until the fill ends it cannot.
+  auto& beside = state_.fillings_beside_copy;
+  for (; !beside.empty() && IsOverdue(beside.begin()->first); beside.erase(beside.begin())) {
+    const ReservationId reservation = beside.begin()->second;
+    if (state_.index.at(state_.fillings.at(reservation).entry).resident(TierKind::kNvme))
+      overdue.push_back(reservation);
   }
   std::sort(overdue.begin(), overdue.end());
   for (const ReservationId reservation : overdue) EndUnasked(reservation);
 }
 
 void StorePath::AbortHalfStored() {
-  while (!half_stored_.empty() && state_.NowTick() - half_stored_.begin()->first >= kFillTicksMax) {
+  while (!half_stored_.empty() && IsOverdue(half_stored_.begin()->first)) {
     const ReservationId reservation = half_stored_.begin()->second;
     half_stored_.erase(half_stored_.begin());
     EndUnasked(reservation);

@@ -36,6 +36,8 @@ class StorePath {
  private:
   class Operation;
   void EndFilling(ReservationId reservation);
+  // So long somebody may be at a fill that is in the way.
+  bool IsOverdue(uint32_t since_tick) const;
   // Ends fills that hold an extent which has to be emptied, or an older copy on NVMe, for longer than a lease would.
   void AbortOverdue();
   // Ends fills of which nobody has come for the shards that are left.

@@ -355,11 +355,13 @@ void DramTier::SetHolder(DomainId id, SlotId slot, EntryId holder) {
   Find(id).ExtentAt(OffsetOf(slot))->SetHolder(OffsetOf(slot), holder);
 }
 
-// A bounded look around: where `near` lies, the emptiest of each slot size, and full ones in turn.
+// A bounded look around: where `near` lies, the emptiest of its slot size, else of each, and full ones in turn.
 std::vector<DramExtent*> DramTier::LeavingCandidates(Domain* domain, SlotId near) {
   std::vector<DramExtent*> candidates;
   if (near.valid()) candidates.push_back(domain->ExtentAt(OffsetOf(near)));
+  const uint32_t of_size = near.valid() ? candidates.front()->slot_bytes() : 0;
   for (const auto& [slot_bytes, extents] : domain->open) {
+    if (of_size != 0 && slot_bytes != of_size) continue;
     for (auto it = extents.rbegin(); it != extents.rend() && candidates.size() < kLeavingProbesMax; ++it) {
       candidates.push_back(*it);
     }
@@ -367,7 +369,7 @@ std::vector<DramExtent*> DramTier::LeavingCandidates(Domain* domain, SlotId near
   auto it = domain->extents.lower_bound(domain->leaving_cursor);
   for (size_t looked = 0; looked < std::min(domain->extents.size(), kLeavingProbesMax); ++looked) {
     if (it == domain->extents.end()) it = domain->extents.begin();
-    candidates.push_back(&it->second);
+    if (of_size == 0 || it->second.slot_bytes() == of_size) candidates.push_back(&it->second);
     domain->leaving_cursor = (it++)->first + 1;
   }
   return candidates;
@@ -421,20 +423,20 @@ bool DramTier::IsLeaving(DomainId id, SlotId slot) const {
   return domain.leaving != nullptr && domain.ExtentAt(OffsetOf(slot)) == domain.leaving;
 }
 
-bool DramTier::MoveOut(DomainId id, MayMove may_move, absl::FunctionRef<void(EntryId, SlotId to)> moved) {
+uint32_t DramTier::MoveOut(DomainId id, MayMove may_move, absl::FunctionRef<void(EntryId, SlotId to)> moved) {
   Domain& domain = Find(id);
   DramExtent* const extent = domain.leaving;
-  if (extent == nullptr) return false;
+  if (extent == nullptr) return 0;
   for (const auto& [offset, holder] : extent->Taken()) {
     if (!may_move(holder)) continue;
     const SlotId to = Take(id, extent->slot_bytes());
-    if (!to.valid()) return true;
+    if (!to.valid()) return extent->slot_bytes();
     domain.arena->Copy(offset, OffsetOf(to), extent->slot_bytes());
     SetHolder(id, to, holder);
     moved(holder, to);
     Give(id, SlotId(static_cast<uint32_t>(offset / kSlotAlignBytes)));
   }
-  return false;
+  return 0;
 }
 
 bool DramTier::Zero(DomainId id, SlotId slot, absl::AnyInvocable<void()> done) {

@@ -67,8 +67,8 @@ class DramTier : public Tier {
   void SetHolder(DomainId domain, SlotId slot, EntryId holder);
   using MayMove = absl::FunctionRef<bool(EntryId)>;
   // Chooses the extent of at most `at_most_bytes` that is easiest to empty: the least cost of what its slots hold (0
-  // for what may move), then fewest taken; `near` (may be None) is a slot whose extent is looked at first. False: none
-  // is that small.
+  // for what may move), then fewest taken. `near` (may be None): a slot whose extent is looked at first, and whose size
+  // alone is of interest. False: none is that small.
   using LeaveCost = absl::FunctionRef<size_t(EntryId)>;
   bool StartLeaving(DomainId domain, uint64_t at_most_bytes, SlotId near, LeaveCost cost_of);
   // It takes new blocks again.
@@ -78,9 +78,9 @@ class DramTier : public Tier {
   bool IsLeaving(DomainId domain, SlotId slot) const;
   // What those slots hold, None where nobody set a holder.
   std::vector<EntryId> LeavingHolders(DomainId domain) const;
-  // Moves blocks out of it, into free slots of the domain, bytes included. `moved` hears of each. True when some that
-  // may move are left for want of a slot.
-  bool MoveOut(DomainId domain, MayMove may_move, absl::FunctionRef<void(EntryId, SlotId to)> moved);
+  // Moves blocks out of it, into free slots of the domain, bytes included. `moved` hears of each. Returns the
+  // size of a slot for want of which some that may move are left; 0: none is.
+  uint32_t MoveOut(DomainId domain, MayMove may_move, absl::FunctionRef<void(EntryId, SlotId to)> moved);
 
   // Looks for bytes that clients faulted into holes (allocated beyond what was granted) and punches them, a part of the
   // addresses at a time; punches that failed are tried again. Returns the stray bytes not told before, so that the sum

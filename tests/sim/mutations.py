@@ -129,8 +129,8 @@ MUTATIONS = {
          '  if (tenant.rules.max_age_ms > 0 && state_.OverAge(hold.entry, state_.NowTick())) return false;\n', '')],
     'drains-around-what-is-leased': [
         (ENGINE + 'space.cc',
-         '    if (EmptyExtent(tenant, DropReason::kOverLimit, policy::Claim::kGuarantee, &rounds) != Step::kRetry) '
-         'break;\n',
+         '    if (EmptyExtent(tenant, DropReason::kOverLimit, policy::Claim::kGuarantee, kNoRequest, &rounds) != '
+         'Step::kRetry)\n      break;\n',
          '    if (GiveBackEmpty(tenant) > 0) continue;\n'
          '    const EntryId victim = Victim(tenant, TierKind::kDram, kNoRequest);\n'
          '    if (!victim.valid()) break;\n'
@@ -148,7 +148,7 @@ MUTATIONS = {
          'if (!space.tenant.valid() || space.users > 0) return;')],
     'forgets-pins-at-a-restart': [
         (ENGINE + 'pins.cc',
-         'state_.timers.Schedule(id, entry.times_unrecorded ? state_.NowTick() : '
+         'state_.timers.Schedule(id, tier == TierKind::kNvme ? state_.NowTick() : '
          'std::min(state_.timers.DueOf(id), until));',
          'entry.times_unrecorded = false;\n  state_.timers.Schedule(id, until);')],
     'dates-what-is-new-before-a-drop': [

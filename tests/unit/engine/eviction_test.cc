@@ -166,6 +166,94 @@ TEST_F(EvictionTest, BlocksOfAnotherSizeMakeRoomByWholeExtents) {
   engine_->CheckInvariants();
 }
 
+// Two slot sizes: eight small blocks lie in an extent that would hold one large one.
+class TwoSizesTest : public EvictionTest {
+ protected:
+  static constexpr size_t kExtents = 4, kInExtent = kExtentAlignBytes / kTestBlockBytes;
+  static constexpr size_t kSmallBlocks = kExtents * kInExtent;
+
+  // Fills the tenant's memory with small blocks and uses them in an order that has nothing to do with where they lie.
+  void StartFull() {
+    auto rules = Rules("a/p", kExtents * kExtentAlignBytes);
+    rules.tier(TierKind::kDram).guarantee_bytes = kExtents * kTestBlockBytes;
+    Start({rules}, 0);
+    small_ = Open("a/p", 1);
+    large_ = Open("a/p", 2, 1, kExtentAlignBytes);
+    for (size_t i = 0; i < kSmallBlocks; ++i) ASSERT_EQ(Store("a/p", small_, Chain(1 + i, 1)), 1u);
+    for (size_t i = 0; i < kSmallBlocks; ++i) oldest_first_.push_back(1 + i * 11 % kSmallBlocks);
+    for (const uint64_t number : oldest_first_) ASSERT_EQ(Matched(small_, Chain(number, 1)), 1u);
+    std::map<uint64_t, uint64_t> one_of_each;
+    for (const uint64_t number : oldest_first_) {
+      std::vector<BlockPlace> places;
+      engine_->Lookup(small_, Chain(number, 1), 0, 0, &places);
+      one_of_each.try_emplace(places[0].arena_offset / kExtentAlignBytes, number);
+      engine_->Release(Holds(places));
+    }
+    for (const auto& [extent, number] : one_of_each) one_of_each_.push_back(number);
+    ASSERT_EQ(one_of_each_.size(), kExtents);
+  }
+  size_t Left() {
+    size_t left = 0;
+    for (size_t i = 0; i < kSmallBlocks; ++i) left += Matched(small_, Chain(1 + i, 1));
+    return left;
+  }
+
+  NamespaceId small_, large_;
+  std::vector<uint64_t> oldest_first_;
+  std::vector<uint64_t> one_of_each_;  // extent
+};
+
+TEST_F(TwoSizesTest, OneLargeBlockCostsAsManySmallOnesAsAnExtentHolds) {
+  StartFull();
+  ASSERT_EQ(Reserve(kGroup, large_, Chain(500, 1))[0].outcome, ReserveOutcome::kGranted);
+  for (size_t i = 0; i < kSmallBlocks; ++i) {
+    EXPECT_EQ(Matched(small_, Chain(oldest_first_[i], 1)), i < kInExtent ? 0u : 1u) << "number " << i << " by age";
+  }
+  engine_->CheckInvariants();
+}
+
+TEST_F(TwoSizesTest, WhatIsPinnedInEveryExtentHoldsNoneOfThem) {
+  StartFull();
+  for (const uint64_t number : one_of_each_) ASSERT_EQ(Pin(small_, Chain(number, 1), 5000), Refusal::kNone);
+  EXPECT_EQ(Reserve(kGroup, large_, Chain(500, 1))[0].outcome, ReserveOutcome::kGranted);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).evictions(), kInExtent);
+  for (const uint64_t number : one_of_each_) EXPECT_EQ(Matched(small_, Chain(number, 1)), 1u);
+  engine_->CheckInvariants();
+}
+
+TEST_F(TwoSizesTest, NothingGoesForABlockThatReadersLeaveNoRoomFor) {
+  StartFull();
+  std::vector<Hold> holds;
+  for (const uint64_t number : one_of_each_) {
+    std::vector<BlockPlace> places;
+    engine_->Lookup(small_, Chain(number, 1), 0, 0, &places);
+    holds.push_back(HoldOf(places[0]));
+  }
+  EXPECT_EQ(Reserve(kGroup, large_, Chain(500, 1))[0].reason, Refusal::kTenantLimit);
+  EXPECT_EQ(Left(), kSmallBlocks);
+  EXPECT_TRUE(engine_->MayRenew(holds));
+  engine_->Release(holds);
+  AdvanceMs(kTickMs);
+  EXPECT_EQ(Reserve(kGroup, large_, Chain(500, 1))[0].outcome, ReserveOutcome::kGranted);
+  EXPECT_EQ(Left(), kSmallBlocks - kInExtent);
+}
+
+TEST_F(TwoSizesTest, WhoseExtentsAreAllReadMakesRoomFromWhatHasTheSize) {
+  StartFull();
+  ASSERT_EQ(Store("a/p", large_, Chain(500, 1)), 1u);
+  std::vector<Hold> holds;
+  for (size_t i = 0; i < kSmallBlocks; i += 2) {
+    std::vector<BlockPlace> places;
+    engine_->Lookup(small_, Chain(1 + i, 1), 0, 0, &places);
+    for (const BlockPlace& place : places) holds.push_back(HoldOf(place));
+  }
+  const size_t left = Left();
+  ASSERT_EQ(Store("a/p", large_, Chain(600, 1)), 1u);
+  EXPECT_EQ(Matched(large_, Chain(500, 1)), 0u);
+  EXPECT_EQ(Left(), left);
+  engine_->Release(holds);
+}
+
 // The rule of LRU, tail first, written down naively: blocks ordered by the last request that touched them and, within
 // it, the deepest first; a request touches its first `capacity` blocks and never evicts them.
 class NaiveLru {

@@ -1,4 +1,6 @@
 // Loads from NVMe: one read for all who wait, reads ahead, and what becomes of a read when nobody waits any more.
+#include <array>
+
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace kvartal::engine {
@@ -193,6 +195,43 @@ TEST_F(LoadTest, ReadingAheadStopsWhereThereIsNoRoomAndNobodyIsRefusedOrKeptWait
   EXPECT_TRUE(ahead.has_value());
   EXPECT_EQ(engine_->stats().waiting_requests, 0u);
   ExpectNothingIsHeld({&first, &ahead});
+}
+
+TEST_F(LoadTest, ALoadThatNobodyHasRoomForIsCounted) {
+  StartCold();
+  const auto refused = [this] { return TierStatsOf("a/p", TierKind::kDram).refusal(Refusal::kQueueFull).count; };
+  file_->SetQueueMax(1);
+  Answer first, answer, ahead;
+  Load({.ns = ns_, .entries = {cold_[0].entry}}, &first);
+  Load({.ns = ns_, .entries = {cold_[1].entry}}, &answer);
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->reason, Refusal::kQueueFull);
+  EXPECT_EQ(refused(), 1u);
+  Load({.ns = ns_, .entries = {cold_[2].entry}, .ahead = true}, &ahead);
+  ASSERT_TRUE(ahead.has_value());
+  EXPECT_EQ(refused(), 1u) << "nobody waited for that";
+  Pump();
+  ExpectNothingIsHeld({&first, &answer, &ahead});
+}
+
+// It finds no memory, waits for none, and comes again.
+TEST_F(LoadTest, MemoryThatWasMadeForReadingAheadIsThereWhenItComesAgain) {
+  Start({Rules("a/p", 4 * kMiB, 64 * kMiB)});
+  ASSERT_EQ(Store("a/p", Open("a/p"), Chain(1, kBlocks)), kBlocks);
+  Pump();
+  Restart();
+  ns_ = Open("a/p");
+  engine_->Lookup(ns_, Chain(1, kBlocks), 0, 0, &cold_);
+  ASSERT_EQ(cold_.size(), kBlocks);
+  reads_before_ = file_->counts().reads;
+  std::array<Answer, 2> answers;
+  for (Answer& answer : answers) {
+    Load({.ns = ns_, .ahead = true}, &answer);
+    Pump();
+    ASSERT_TRUE(answer.has_value());
+  }
+  EXPECT_GT(Reads(), 0u);
+  ExpectNothingIsHeld({&answers[0], &answers[1]});
 }
 
 }  // namespace

@@ -80,6 +80,23 @@ TEST_F(RacedRecoveryTest, WhatIsNewBecomesDurableOnceRecoveryIsOver) {
   EXPECT_EQ(Matched(Open("a/p"), Chain(100, 8)), 8u);
 }
 
+// A pin that NVMe has no room for yet says nothing of whether the block is written there.
+TEST_F(RacedRecoveryTest, WhatIsPinnedMeanwhileBecomesDurableAsWell) {
+  const NamespaceId ns = RestartWithRecordsToCome();
+  rules_[0].tier(TierKind::kDram).guarantee_bytes = 16 * kMiB;
+  engine_->ApplyPolicy(Table());
+  EXPECT_EQ(Store("a/p", ns, Chain(100, 8)), 8u);
+  std::vector<BlockPlace> places;
+  engine_->Lookup(ns, Chain(100, 8), 0, 0, &places);
+  ASSERT_EQ(places.size(), 8u);
+  EXPECT_EQ(engine_->Pin(Holds(places), clock_.WallMs() + 3'600'000), policy::Refusal::kNone);
+  engine_->Release(Holds(places));
+  LetRecordsCome();
+  AdvanceMs(kWriteThroughMs);
+  EXPECT_EQ(durable_.size(), 8u);
+  EXPECT_EQ(StatsOf("a/p").durable_blocks, kBlocks + 8);
+}
+
 // Its time was up, and the policy that said so is gone by the time it may be written.
 TEST_F(RacedRecoveryTest, WhatIsBeingErasedIsNotWrittenThrough) {
   const NamespaceId ns = RestartWithRecordsToCome();

@@ -138,6 +138,27 @@ TEST_F(SharingTest, AVictimLosesByValueWhereverItsBlocksLie) {
   engine_->CheckInvariants();
 }
 
+// The large blocks would be fewer to move, and are worth more.
+TEST_F(SharingTest, AVictimOfTwoSlotSizesGivesExtentsOfItsLeastValuableBlocks) {
+  dram_bytes_ = 16 * kMiB;
+  auto a_rules = Rules("a/p", 8 * kMiB), b_rules = Rules("b/p", dram_bytes_);
+  b_rules.tier(TierKind::kDram).guarantee_bytes = 2 * kMiB;
+  Start({a_rules, b_rules}, 0);
+  const NamespaceId small = Open("a/p"), large = Open("a/p", 2, 1, 2 * kMiB), b = Open("b/p");
+  ASSERT_EQ(Store("a/p", large, Chain(500, 4)), 4u) << "each in an extent of its own";
+  rules_[0].tier(TierKind::kDram).limit_bytes = dram_bytes_;
+  engine_->ApplyPolicy(Table());
+  for (size_t i = 0; i < 32; ++i) ASSERT_EQ(Store("a/p", small, Chain(1 + i, 1)), 1u);
+  ASSERT_EQ(Charged("a/p"), dram_bytes_);
+  for (size_t i = 0; i < 32; ++i) ASSERT_EQ(Matched(small, Chain(1 + i * 11 % 32, 1)), 1u);
+  ASSERT_EQ(Matched(large, Chain(500, 4)), 4u);
+  ASSERT_EQ(Store("b/p", b, Chain(5000, 8)), 8u);
+  EXPECT_EQ(Matched(large, Chain(500, 4)), 4u);
+  EXPECT_EQ(TakenFrom("a/p"), 8u);
+  for (size_t i = 0; i < 32; ++i) EXPECT_EQ(Matched(small, Chain(1 + i * 11 % 32, 1)), i < 8 ? 0u : 1u) << i;
+  engine_->CheckInvariants();
+}
+
 TEST_F(SharingTest, AGuaranteeWaitsForLeasesOfWhatWasBorrowedAndNoLonger) {
   Start({Sharing("a/p", kAll / 2), Sharing("b/p", kAll / 2)}, 0);
   const NamespaceId a = Open("a/p"), b = Open("b/p");
