@@ -114,8 +114,11 @@ kv_status ClientCore::Commit(const kv_slot* slots, uint32_t count, uint32_t shar
         std::count_if(outcomes.begin(), outcomes.end(), [](char o) { return o == kVisible || o == kShardStored; }));
   }
   if (*committed == granted) return KV_OK;
-  return Fail(KV_NOT_FOUND, std::to_string(granted - *committed) + " of " + std::to_string(granted) +
-                                " reservations had ended (committed before, aborted, or of an earlier session)");
+  return Fail(
+      KV_NOT_FOUND,
+      std::to_string(granted - *committed) + " of " + std::to_string(granted) +
+          " reservations had ended (committed before, aborted, or of an earlier session), or are not of shard " +
+          std::to_string(shard));
 }
 
 kv_status ClientCore::Abort(const kv_slot* slots, uint32_t count, const Deadline& deadline) {

@@ -155,7 +155,8 @@ KV_API uint64_t kv_lease_id(const kv_lease* lease);
  * the lease has ended); kv_release frees the handle and gives nothing back, so the owner keeps the lease until then. */
 KV_API kv_status kv_borrow(kv_client* client, kv_namespace ns, uint64_t id, uint32_t first, uint32_t count,
                            kv_lease** lease, uint32_t deadline_ms);
-/* Keeps every block of the lease, at most 65536, resident until `until_wall_ms` (ms since 1970). */
+/* Keeps every block of the lease, at most 65536, resident until `until_wall_ms` (ms since 1970); a time that has passed
+ * keeps nothing, and ends no pin. */
 KV_API kv_status kv_pin(kv_client* client, kv_lease* lease, uint64_t until_wall_ms, uint32_t deadline_ms);
 /* What is known of the conversation whose chain the lease holds, looked up from its first block to its last: advice for
  * what is evicted. KV_HINT_ENDED: nobody will ask for it again; its blocks go first, but for those that other chains
@@ -183,7 +184,8 @@ typedef struct kv_reserve_args {
   uint32_t shard;            /* which shard this session writes */
   const uint8_t* keys;       /* count x KV_KEY_BYTES, consecutive blocks of one chain */
   uint32_t count;            /* at most 1024 */
-  const uint8_t* parent_key; /* of keys[0]; NULL for the head of a chain */
+  const uint8_t* parent_key; /* of keys[0]; NULL for the head of a chain. Where it and the depth are not true to the
+                                chain its blocks may go before others; nothing else depends on them */
   uint32_t first_depth;      /* position of keys[0] in its chain */
   uint64_t request;          /* from kv_lookup, 0 when there was none */
 } kv_reserve_args;
