@@ -9,16 +9,21 @@
 #include <sys/stat.h>
 
 #include <csignal>
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/base/limits.h"
 #include "daemon/base/mapping.h"
 #include "daemon/base/units.h"
 #include "daemon/device/block_file_setup.h"
@@ -47,6 +52,7 @@ class PoolBlockFileTest : public ::testing::Test {
     options.size_bytes = size_bytes;
     options.depth = depth;
     options.engine = IoEngine::kPool;
+    options.judge = judge_;
     KV_ASSIGN_OR_RETURN(OpenedBlockFile opened, OpenBlockFile(options, &executor_));
     return std::move(opened.file);
   }
@@ -71,6 +77,7 @@ class PoolBlockFileTest : public ::testing::Test {
 
   const ScratchDir dir_;
   const std::string path_ = dir_.File("pool");
+  std::function<absl::Status(std::span<const std::byte>)> judge_;
   ManualExecutor executor_;
 };
 
@@ -95,6 +102,22 @@ TEST_F(PoolBlockFileTest, ASmallerFileGrowsAndKeepsItsBytes) {
   std::vector<char> read(4096);
   ASSERT_TRUE((*file)->ReadNow(kMiB - 4096, read.data(), read.size()).ok());
   EXPECT_EQ(read, page);
+}
+
+TEST_F(PoolBlockFileTest, AFileThatIsSomebodyElsesIsNotMadeLarger) {
+  std::ofstream(path_) << std::string(100'000, 'x');
+  judge_ = [](std::span<const std::byte> front) {
+    EXPECT_EQ(front.size(), kNvmeForeignProbeBytes);
+    EXPECT_EQ(front[99'999], std::byte{'x'});
+    EXPECT_EQ(front[100'000], std::byte{0});
+    return absl::FailedPreconditionError("not ours");
+  };
+  const auto refused = Open(path_, kMiB);
+  ExpectSays(refused.status(), {path_, "not ours"});
+  EXPECT_EQ(StatOf(path_).st_size, 100'000);
+  judge_ = [](std::span<const std::byte>) { return absl::OkStatus(); };
+  EXPECT_TRUE(Open(path_, kMiB).ok());
+  EXPECT_EQ(StatOf(path_).st_size, static_cast<off_t>(kMiB));
 }
 
 TEST_F(PoolBlockFileTest, OfALargerFileTheFrontIsUsedAndNothingIsCutOff) {

@@ -84,6 +84,7 @@ TEST(ToYaml, ReadsBackAsTheSame) {
                                        {"flag", true},
                                        {"empty", nlohmann::ordered_json::array()},
                                        {"map", nlohmann::ordered_json::object()},
+                                       {"none", nullptr},
                                        {"list", {1, 2}}};
   const YAML::Node read = YAML::Load(ToYaml(data));
   EXPECT_EQ(read["text"].as<std::string>(), "no: \"1e3\"\n#");
@@ -91,6 +92,7 @@ TEST(ToYaml, ReadsBackAsTheSame) {
   EXPECT_EQ(read["flag"].as<bool>(), true);
   EXPECT_EQ(read["empty"].size(), 0u);
   EXPECT_TRUE(read["map"].IsMap());
+  EXPECT_TRUE(read["none"].IsNull());
   EXPECT_EQ(read["list"][1].as<int>(), 2);
 }
 
