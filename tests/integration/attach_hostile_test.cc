@@ -166,6 +166,14 @@ TEST_F(HostileTest, AnUnknownUidIsRefusedAndCounted) {
   ExpectNothingLeft();
 }
 
+// Both ends of every connection are in this process.
+void TakeAllFiles() {
+  rlimit files{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
+  files.rlim_cur = files.rlim_max;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
+}
+
 // Connects to one door over and over. The first burst stays, silent; of the others every end is closed again.
 class ConnectStorm {
  public:
@@ -192,11 +200,7 @@ class ConnectStorm {
 };
 
 TEST_F(HostileTest, TenThousandConnectsCostOthersNothing) {
-  // Both ends of every connection are in this process.
-  rlimit files{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
-  files.rlim_cur = files.rlim_max;
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
+  TakeAllFiles();
   StartWithBystander();
   {
     // Of one tenant: bounded by its own sessions. The bystander's tenant can still attach, and read.
@@ -226,10 +230,7 @@ TEST_F(HostileTest, TenThousandConnectsCostOthersNothing) {
 }
 
 TEST_F(HostileTest, ATenantThatMayHaveAllSessionsLeavesOthersAFew) {
-  rlimit files{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
-  files.rlim_cur = files.rlim_max;
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
+  TakeAllFiles();
   StartWithBystander();
   rules_[0].max_sessions = kSessionsMax;
   engine_->ApplyPolicy(Table());
