@@ -202,7 +202,7 @@ bool Recovery::AdoptOne(const tier::CatalogRecord& record, Source source) {
   // It was written before the policy asked for more.
   if (!over_age && tenant->rules.encrypt_nvme && record.header.seal.key_id == 0) return false;
   // Its own, and maybe its parent's.
-  if (!over_age && !stored_anew && tenant->stats.entries + 2 > tenant->rules.max_entries) return false;
+  if (!stored_anew && tenant->stats.entries + 2 > tenant->rules.max_entries) return false;
 
   if (TakeSlot(*tenant, record) != Adopted::kTaken) return false;
   if (stored_anew) {

@@ -112,20 +112,6 @@ TEST_F(DeletionTest, WhatBecameOverAgeWhileTheDaemonWasDownIsZeroedAtTheStart) {
   EXPECT_EQ(StatsOf("a/p").entries, 0u);
 }
 
-// Over age goes before the entry cap.
-TEST_F(DeletionTest, WhatBecameOverAgeIsZeroedThoughThereMayBeNoMoreEntries) {
-  Start({Aging(60'000)});
-  Store("a/p", Open("a/p"), Chain(1, 4));
-  Pump();
-  clock_.AdvanceMs(61'000);
-  rules_[0].max_entries = 1;
-  Restart();
-  AdvanceMs(300);
-  EXPECT_EQ(PagesOnDisk(KeyOf(1)), 0u);
-  ASSERT_FALSE(receipts_.empty());
-  EXPECT_EQ(receipts_[0].blocks, 4u);
-}
-
 TEST_F(DeletionTest, AReaderInPlaceIsNotTornAwayAndTheBlockGoesWithIt) {
   Start({Aging(2000)});
   const NamespaceId ns = Open("a/p");
