@@ -277,7 +277,7 @@ std::string AttachServer::TenantIsFull(const std::string& tenant) {
 
 std::string AttachServer::NodeIsFull() {
   return absl::StrCat("this node may have ", kSessionsMax,
-                      " sessions, and the last ones are kept for tenants with few: ", "try again later");
+                      " sessions, and keeps the last ones for tenants with few: try again later");
 }
 
 AttachStats AttachServer::stats() const {

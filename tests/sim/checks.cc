@@ -272,8 +272,10 @@ void Simulation::CheckSecrets() {
 // A header of a lost catalog that is too old goes without a record, and its place may be another block's by now.
 bool Simulation::IsAnothersByNow(SlotId slot, uint32_t nonce) {
   const uint32_t there = NonceOnNvme(slot);
-  if (!past_back_ || there != 0) return past_back_ && there != nonce;
-  // Zeroed for the age of what came there since: this one was idle too long, and was given no age to be erased for.
+  if (!past_back_ || there == nonce) return false;
+  if (there != 0) return true;
+  // Zeroed for the age of what came there since. Only one whose own promise had lapsed can have made room: it was idle
+  // too long, and was given no age to be erased for.
   const bool no_max_age = model_.life(model_.version(nonce).block.life).shortest_age_ms == 0;
   return no_max_age && model_.MayBeForgotten(nonce, std::vector{policy::DropReason::kIdle}, Now(), latest_date_ms_);
 }

@@ -1,8 +1,4 @@
 // Reserve, Commit, Abort: what becomes visible when, who may do what, and what is charged meanwhile.
-#include <algorithm>
-#include <ctime>
-#include <limits>
-
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace kvartal::engine {
@@ -367,39 +363,6 @@ TEST_F(StoreTest, AGroupThatIsCutOffRestsOnlyWhatItMayWrite) {
   ASSERT_EQ(engine_->Commit(kGroup, half[0].reservation, 0), CommitOutcome::kShardStored);
   EXPECT_EQ(engine_->AbortGroup(kGroup, 0), 1u);
   EXPECT_EQ(Reserve(GroupId(9), ns, Chain(2, 1))[0].outcome, ReserveOutcome::kGranted);
-}
-
-// Processor time of this thread, as no other thread's work tells it.
-int64_t TickNs(CacheEngine& engine) {
-  timespec before{}, after{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
-  engine.Tick();
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
-  return (after.tv_sec - before.tv_sec) * kNsPerSecond + after.tv_nsec - before.tv_nsec;
-}
-
-TEST_F(StoreTest, FillsOfOthersCostNothingWhileATenantHasToEmptyAnExtent) {
-  Start({Rules("a/p", 8 * kMiB), Rules("b/p", 200 * kMiB)}, 0);
-  const NamespaceId a = Open("a/p");
-  const NamespaceId b = Open("b/p", 1, 1, 4 * kKiB);
-  ASSERT_EQ(Store("a/p", a, Chain(1, 32)), 32u);
-  std::vector<BlockPlace> leased;
-  engine_->Lookup(a, Chain(1, 32), 0, 0, &leased);
-  rules_[0].tier(TierKind::kDram).limit_bytes = 4 * kMiB;
-  engine_->ApplyPolicy(Table());
-  const auto fastest_tick = [&] {
-    int64_t fastest_ns = std::numeric_limits<int64_t>::max();
-    for (int tick = 0; tick < 20; ++tick) fastest_ns = std::min(fastest_ns, TickNs(*engine_));
-    return fastest_ns;
-  };
-  AdvanceMs(kTickMs);
-  ASSERT_FALSE(engine_->MayRenew(Holds(leased))) << "an extent is being emptied";
-  const int64_t alone_ns = fastest_tick();
-  constexpr size_t kFills = 40'000;
-  for (size_t i = 0; i < kFills; i += 1000) Reserve(kGroup, b, Chain(10'000 + i, 1000));
-  ASSERT_EQ(StatsOf("b/p").entries, kFills);
-  EXPECT_LT(fastest_tick(), 20 * alone_ns);
-  engine_->Release(Holds(leased));
 }
 
 }  // namespace
