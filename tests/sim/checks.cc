@@ -275,9 +275,11 @@ bool Simulation::IsAnothersByNow(SlotId slot, uint32_t nonce) {
   if (!past_back_ || there == nonce) return false;
   if (there != 0) return true;
   // Zeroed for the age of what came there since. Only one whose own promise had lapsed can have made room: it was idle
-  // too long, and was given no age to be erased for.
-  const bool no_max_age = model_.life(model_.version(nonce).block.life).shortest_age_ms == 0;
-  return no_max_age && model_.MayBeForgotten(nonce, std::vector{policy::DropReason::kIdle}, Now(), latest_date_ms_);
+  // too long, or a limit was lowered below it; and it was given no age to be erased for.
+  const Life& life = model_.life(model_.version(nonce).block.life);
+  const bool crowded = life.id.valid() && MayBeCrowdedOut(life);
+  const bool idle = model_.MayBeForgotten(nonce, std::vector{policy::DropReason::kIdle}, Now(), latest_date_ms_);
+  return life.shortest_age_ms == 0 && (crowded || idle);
 }
 
 // Over age, it is not given up before it is zeroed. Durable, it goes for a reason that was promised.
