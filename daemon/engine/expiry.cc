@@ -37,6 +37,8 @@ void Expiry::RunTimers() {
 uint32_t Expiry::OnTimer(EntryId id, uint32_t now_tick) {
   const Entry& entry = state_.index.at(id);
   uint32_t work = 0;
+  // What a long chain of placeholders left to be erased.
+  if (entry.state == BlockState::kGone) return residency_.EraseIfGone(id) * kTimerDropWork;
   // It goes with all the others; or its time is looked at when it is stored.
   if (state_.TenantOf(entry).dropping || entry.state != BlockState::kCommitted) {
     state_.timers.Schedule(id, now_tick + kTimerBusyTicks);

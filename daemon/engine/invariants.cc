@@ -44,10 +44,12 @@ void CountEntry(const EngineState& state, EntryId id, std::vector<Counted>* by_t
   if (entry.lease_count > 0 || entry.pinned_in(TierKind::kDram)) counted.kept_bytes += state.SlotBytesOf(entry);
   // One that is being stored anew may have kept its copy on NVMe, and with it the timer.
   const bool kept = entry.resident(TierKind::kNvme);
-  KV_CHECK(entry.state == BlockState::kCommitted || kept || state.timers.DueOf(id) == policy::TtlWheel::kNever);
-  // Visible means resident; a placeholder is there for its children or its leases.
+  const bool gone = entry.state == BlockState::kGone;
+  const bool timed = state.timers.DueOf(id) != policy::TtlWheel::kNever;
+  KV_CHECK(entry.state == BlockState::kCommitted || kept || gone || !timed);
+  // Visible means resident; a placeholder is there for its children or its leases, or until its timer erases it.
   KV_CHECK((entry.state == BlockState::kCommitted) <= resident);
-  if (entry.state == BlockState::kGone) KV_CHECK(!resident && (entry.children > 0 || entry.in_use()));
+  if (gone) KV_CHECK(!resident && (entry.children > 0 || entry.in_use() || timed));
   if (entry.state == BlockState::kFilling) KV_CHECK(state.filling_by_entry.contains(id));
   KV_CHECK(!entry.durable || entry.resident(TierKind::kNvme));
 }

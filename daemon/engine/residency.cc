@@ -8,6 +8,11 @@ namespace kvartal::engine {
 
 using index::Entry;
 
+namespace {
+// A part of a turn of the timers, in which many chains may end.
+constexpr uint32_t kErasedAtOnceMax = kTimerWorkPerTurn / kTimerDropWork / 8;
+}  // namespace
+
 bool Residency::IsCandidate(const Entry& entry, TierKind tier) const {
   return entry.state == BlockState::kCommitted && entry.resident(tier) && entry.copy(tier).children == 0 &&
          !entry.leased_in(tier) && !entry.pinned_in(tier);
@@ -59,6 +64,7 @@ EntryId Residency::Reserve(NamespaceId ns, const BlockKey& key, EntryId known, E
   }
   Entry& entry = state_.index.at(id);
   KV_CHECK(MayBecome(entry.state, BlockState::kReserved) && !entry.resident(TierKind::kDram));
+  if (entry.state == BlockState::kGone) state_.timers.Cancel(id);  // it was to be erased
   LeaveOrders(id);
   entry.state = BlockState::kReserved;
   NoteUse(&entry, request, state_.NowTick(), PhaseOf(entry, request));
@@ -392,20 +398,25 @@ SlotId Residency::Abandon(EntryId id) {
   return slot;
 }
 
-void Residency::EraseIfGone(EntryId id) {
+uint32_t Residency::EraseIfGone(EntryId id) {
   // Erasing the last child of a placeholder makes the placeholder itself superfluous, and so on upwards.
+  uint32_t erased = 0;
   while (id.valid()) {
     Entry& entry = state_.index.at(id);
     for (TierKind tier : kAllTiers) {
-      if (entry.resident(tier)) return;
+      if (entry.resident(tier)) return erased;
     }
-    if (entry.state == BlockState::kReserved || entry.state == BlockState::kFilling) return;
+    if (entry.state == BlockState::kReserved || entry.state == BlockState::kFilling) return erased;
     entry.state = BlockState::kGone;
     entry.durable = false;
     state_.timers.Cancel(id);
     state_.durable_watch.erase(id);
     Unpin(id);
-    if (entry.children > 0 || entry.in_use()) return;
+    if (entry.children > 0 || entry.in_use()) return erased;
+    if (erased == kErasedAtOnceMax) {
+      state_.timers.Schedule(id, state_.NowTick());
+      return erased;
+    }
     const EntryId parent = entry.parent;
     TenantState& tenant = state_.TenantOf(entry);
     if (tenant.history() != nullptr && entry.frequency > 0 && !tenant.dropping) {
@@ -414,8 +425,10 @@ void Residency::EraseIfGone(EntryId id) {
                                         state_.tenants.size());
     }
     state_.EraseEntry(id);
+    ++erased;
     id = parent;
   }
+  return erased;
 }
 
 bool Residency::Evictable(EntryId id, TierKind tier) const {

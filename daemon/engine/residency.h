@@ -52,8 +52,9 @@ class Residency {
   // Its fill was aborted or refused: it is gone, unless NVMe has kept a copy of it.
   // A fill, or a block that waits for a slot. Returns the slot, which is the caller's now; None: it had none.
   SlotId Abandon(EntryId id);
-  // Erases the entry, and placeholders above it, when nothing is left of it. A no-op while something is.
-  void EraseIfGone(EntryId id);
+  // Erases the entry, and placeholders above it, when nothing is left of it. A no-op while something is. Of a long
+  // chain a part, and the timer of the next goes on. Returns how many it erased.
+  uint32_t EraseIfGone(EntryId id);
 
   // What orders, and the write budget, may know of it.
   policy::BlockTraits TraitsOf(const index::Entry& entry) const;

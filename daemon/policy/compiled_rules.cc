@@ -32,6 +32,7 @@ class Compiler {
     SetSubjects();
     SetQuotas();
     SetTimes();
+    SetMaxEntries();
     CheckPromises();
     return std::move(compiled_);
   }
@@ -41,6 +42,7 @@ class Compiler {
   void SetSubjects();
   void SetQuotas();
   void SetTimes();
+  void SetMaxEntries();
   void CheckPromises();
   TierQuota QuotaOf(TierKind tier, const crds::TierClaim& claim);
   void RefuseGuarantee(TierKind tier, const crds::TierClaim& claim, crds::ClaimFit fit);
@@ -160,7 +162,17 @@ void Compiler::SetTimes() {
   rules_.ttl_ms[TierIndex(TierKind::kNvme)] = static_cast<uint64_t>(policy_.ttl.nvme_seconds) * 1000;
   rules_.on_expiry = policy_.ttl.demote_on_expiry ? OnExpiry::kDemote : OnExpiry::kDelete;
   rules_.max_age_ms = static_cast<uint64_t>(policy_.max_age_seconds) * 1000;
-  if (policy_.max_entries) rules_.max_entries = static_cast<uint64_t>(*policy_.max_entries);
+}
+
+// Where none is given: as many of the smallest blocks as its bytes hold. It is never met by blocks of another size, but
+// entries without a copy, whose memory no byte limit counts, would be bounded by nothing else.
+void Compiler::SetMaxEntries() {
+  uint64_t smallest_blocks = 0;
+  for (const TierKind tier : {TierKind::kDram, TierKind::kNvme})
+    smallest_blocks += rules_.tier(tier).limit_bytes / kSlotAlignBytes;
+  if (smallest_blocks > 0) rules_.max_entries = std::min(smallest_blocks, static_cast<uint64_t>(kEntriesMax));
+  if (!policy_.max_entries) return;
+  rules_.max_entries = static_cast<uint64_t>(*policy_.max_entries);
   if (rules_.max_entries == 0) Warn("spec.index.maxEntries is 0: nothing can be stored");
 }
 

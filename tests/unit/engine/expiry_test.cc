@@ -110,10 +110,74 @@ TEST_F(ExpiryTest, AWaveIsBoundedWorkATurnAndServedToNobody) {
     ASSERT_EQ(Matched(ns, Chain(kBlocks - 1, 1)), 0u) << "what waits is not served";
   }
   EXPECT_EQ(left, 0u);
+  // The entries above what went last.
+  for (uint64_t turn = 0; turn < kBlocks / kDropsPerTurn && engine_->behind(); ++turn) engine_->CatchUp();
   EXPECT_FALSE(engine_->behind());
+  EXPECT_EQ(StatsOf("a/p").entries, 0u);
   Pump();
   AdvanceMs(2000);
   EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).charged_bytes, 0u);
+  engine_->CheckInvariants();
+}
+
+// Only its last block is used: of the others, whose time is over, the entries stay, for as long as that is there.
+class LongChainTest : public ExpiryTest {
+ protected:
+  static constexpr uint64_t kBlocks = 3000;
+  static constexpr int64_t kTtlMs = 2000;
+
+  // Until nothing but the chain of entries is left, and the first part of it has gone.
+  void StartAndExpire() {
+    auto rules = Rules("a/p", 64 * kMiB);
+    rules.ttl_ms[TierIndex(TierKind::kDram)] = kTtlMs;
+    Start({rules}, 0);
+    ns_ = Open("a/p", 1, 1, 4 * kKiB);
+    for (const ReservedBlock& block : Reserve(kGroup, ns_, Chain(1, kBlocks)))
+      ASSERT_EQ(engine_->Commit(kGroup, block.reservation, 0), CommitOutcome::kVisible);
+    for (int64_t ms = 0; ms < 2 * kTtlMs; ms += kTtlMs / 2) {
+      AdvanceMs(kTtlMs / 2);
+      ASSERT_EQ(Matched(ns_, Chain(kBlocks, 1)), 1u);
+    }
+    ASSERT_EQ(TierStatsOf("a/p", TierKind::kDram).blocks, 1u);
+    ASSERT_EQ(StatsOf("a/p").entries, kBlocks);
+    for (int64_t ms = 0; ms < 2 * kTtlMs && TierStatsOf("a/p", TierKind::kDram).blocks > 0; ms += kTickMs)
+      AdvanceMs(kTickMs);
+    ASSERT_EQ(TierStatsOf("a/p", TierKind::kDram).blocks, 0u);
+    engine_->CheckInvariants();
+  }
+
+  NamespaceId ns_;
+};
+
+TEST_F(LongChainTest, WhatTheLastBlockOfALongChainLeavesGoesInBoundedSteps) {
+  StartAndExpire();
+  constexpr uint64_t kErasedPerTurn = kTimerWorkPerTurn / kTimerDropWork;
+  uint64_t left = StatsOf("a/p").entries;
+  EXPECT_GE(left + 2 * kErasedPerTurn, kBlocks);
+  while (left > 0) {
+    ASSERT_TRUE(engine_->behind());
+    engine_->CatchUp();
+    const uint64_t now_left = StatsOf("a/p").entries;
+    ASSERT_LT(now_left, left);
+    ASSERT_LE(left - now_left, 2 * kErasedPerTurn);
+    left = now_left;
+    engine_->CheckInvariants();
+  }
+  EXPECT_FALSE(engine_->behind());
+  EXPECT_EQ(engine_->stats().timers, 0u);
+}
+
+TEST_F(LongChainTest, WhatIsToBeErasedMayBeStoredAnew) {
+  StartAndExpire();
+  const uint64_t left = StatsOf("a/p").entries;
+  ASSERT_GT(left, 1u);
+  const auto blocks = Reserve(kGroup, ns_, Chain(1, left));
+  EXPECT_EQ(StatsOf("a/p").entries, left) << "the same entries";
+  engine_->CheckInvariants();
+  AdvanceMs(kTickMs);
+  for (const ReservedBlock& block : blocks) EXPECT_TRUE(engine_->Abort(kGroup, block.reservation));
+  for (int turn = 0; turn < 100 && engine_->behind(); ++turn) engine_->CatchUp();
+  EXPECT_EQ(StatsOf("a/p").entries, 0u);
   engine_->CheckInvariants();
 }
 

@@ -108,7 +108,20 @@ TEST(PolicyTableTest, DefaultsFollowTheSlaTier) {
     policy.weight = 7;
     EXPECT_EQ(Build({policy}).table->tenants()[0].weight, 7u);
   }
-  EXPECT_EQ(Build({Policy("a", 1)}).table->tenants()[0].max_entries, kNoLimit);
+}
+
+TEST(PolicyTableTest, WithoutAnEntryCapThereAreAsManyEntriesAsTheLimitsHoldOfTheSmallestBlocks) {
+  crds::TenantPolicy policy = Policy("a", 1, nullptr, "10Mi");
+  EXPECT_EQ(Build({policy}).table->tenants()[0].max_entries, 10 * kMiB / kSlotAlignBytes);
+  policy.pools[0].nvme.limit = Q("100Mi");
+  EXPECT_EQ(Build({policy}).table->tenants()[0].max_entries, 110 * kMiB / kSlotAlignBytes);
+  policy.max_entries = 7;
+  EXPECT_EQ(Build({policy}).table->tenants()[0].max_entries, 7u);
+  // Of a node that nobody described the limits may be anything.
+  constexpr uint64_t kUnknown = crds::kUnknownCapacityBytes;
+  const Built anywhere = Build({Policy("a", 1, "10Mi", nullptr)}, {{kUnknown, kUnknown, kUnknown}});
+  ASSERT_NE(anywhere.table, nullptr) << anywhere.error;
+  EXPECT_EQ(anywhere.table->tenants()[0].max_entries, static_cast<uint64_t>(kEntriesMax));
 }
 
 TEST(PolicyTableTest, AGuaranteeWithoutALimitMayUseTheWholeTier) {
