@@ -81,12 +81,13 @@ void AttachServer::OnAccepted(UniqueFd fd, const Door& door) {
     who.denial = DenialReason::kNoCredentials;
     who.why = std::string(asked.status().message());
   }
-  const size_t after = sessions_.size() + 1;
-  if (after > kSessionsMax || !LeavesOthersTheirs(who.tenant, kSessionsMax - after))
-    return RefuseConnection(std::move(fd), peer, who, DenialReason::kNodeSessions);
   const bool unidentified = who.denial == DenialReason::kNoToken;
+  if (unidentified || HasLessThanItsOwn(who.tenant)) CutSilent();
+  const size_t after = sessions_.size() + 1;
+  // Whose it is shows with its token, and whether that leaves others theirs is judged then.
+  if (after > kSessionsMax || (!unidentified && !LeavesOthersTheirs(who.tenant, kSessionsMax - after)))
+    return RefuseConnection(std::move(fd), peer, who, DenialReason::kNodeSessions);
   if (unidentified) {
-    MakeRoomForUnidentified();
     ++unidentified_;
   } else if (who.denial != DenialReason::kNone) {
     // Told why when they attach, as long as they are few; more of them are told at once.
@@ -112,21 +113,27 @@ void AttachServer::OnAccepted(UniqueFd fd, const Door& door) {
   deadlines_.push_back({now_ns + int64_t{kAttachDeadlineMs} * kNsPerMs, session->id(), Deadline::For::kAttach});
 }
 
+// Connections that are always the tenant's own, and that it does not have.
+size_t AttachServer::OwnSessionsLeft(const policy::TenantRules& rules) const {
+  const size_t floor = std::min(kSessionsFloor, kSessionsMax / 2 / engine_->policy().tenants().size());
+  const size_t its_own = std::min<size_t>(floor, rules.max_sessions);
+  const auto held = sessions_by_tenant_.find(rules.name);
+  return held == sessions_by_tenant_.end() ? its_own : its_own - std::min(its_own, held->second);
+}
+
+bool AttachServer::HasLessThanItsOwn(const std::string& tenant) const {
+  const policy::TenantRules* const rules = tenant.empty() ? nullptr : engine_->policy().FindByName(tenant);
+  return rules != nullptr && OwnSessionsLeft(*rules) > 0;
+}
+
 // Whether, with so many connections left, every other tenant can still come up to what is always its own. `tenant`: ""
-// for somebody nobody is taken for yet.
+// for somebody nobody is taken for.
 bool AttachServer::LeavesOthersTheirs(const std::string& tenant, size_t left) const {
   const auto& tenants = engine_->policy().tenants();
-  if (tenants.empty()) return true;
-  const size_t floor = std::min(kSessionsFloor, kSessionsMax / 2 / tenants.size());
-  if (left >= floor * tenants.size()) return true;
-  const auto held_by = [this](const std::string& name) {
-    const auto held = sessions_by_tenant_.find(name);
-    return held == sessions_by_tenant_.end() ? 0 : held->second;
-  };
-  if (!tenant.empty() && held_by(tenant) < floor) return true;
+  if (left >= kSessionsFloor * tenants.size() || HasLessThanItsOwn(tenant)) return true;
   size_t owed = 0;
   for (const policy::TenantRules& rules : tenants) {
-    if (rules.name != tenant) owed += floor - std::min(floor, held_by(rules.name));
+    if (rules.name != tenant) owed += OwnSessionsLeft(rules);
   }
   return left >= owed;
 }

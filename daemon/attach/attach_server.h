@@ -100,6 +100,8 @@ class AttachServer : private engine::EngineObserver {
   void HandleFrame(Session* session, size_t bytes);
   void HandleRequest(Session* session, Verb verb);
   void RejectFrame(Session* session, BadFrame bad);
+  size_t OwnSessionsLeft(const policy::TenantRules& rules) const;
+  bool HasLessThanItsOwn(const std::string& tenant) const;
   bool LeavesOthersTheirs(const std::string& tenant, size_t left) const;
   void RefuseConnection(UniqueFd fd, const PeerCredentials& peer, const Attestation& who, DenialReason reason);
   void EndSession(Session* session);
@@ -131,8 +133,9 @@ class AttachServer : private engine::EngineObserver {
   // False when answered with an error; the session goes on as it was.
   bool RenewIdentity(Session* session, const std::string& token);
   void EndExpired();
-  // A silent one costs nobody else: with too many, the one that has been silent longest goes.
-  void MakeRoomForUnidentified();
+  // Who waits to be told by its token costs nobody else: with too many of them, or of all connections, the one that has
+  // been silent longest goes.
+  void CutSilent();
   void UncountStranger(DenialReason denial) { --(denial == DenialReason::kNoToken ? unidentified_ : strangers_); }
   // Why this peer is nobody's any more: kPodGone or kPolicy; kNone: it is still who it was.
   CutReason UnvouchedBy(const Session& session) const;

@@ -136,8 +136,8 @@ void AttachServer::EndExpired() {
   }
 }
 
-void AttachServer::MakeRoomForUnidentified() {
-  while (unidentified_ >= kUnidentifiedMax) {
+void AttachServer::CutSilent() {
+  while (unidentified_ >= kUnidentifiedMax || (unidentified_ > 0 && sessions_.size() >= kSessionsMax)) {
     KV_CHECK(!unidentified_order_.empty());
     Session* oldest = sessions_.Find(unidentified_order_.front());
     unidentified_order_.pop_front();

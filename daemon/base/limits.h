@@ -144,8 +144,8 @@ inline constexpr uint32_t kLoadTicksFree = 100;         // a Load keeps its bloc
                                                         // long as a lease of them would be renewed
 inline constexpr uint32_t kVictimProbesMax = 4096;      // leased candidates passed over before a search gives up
 inline constexpr uint32_t kSparedPerTickMax = 65536;    // blocks of a tenant that its searches for room pass over in a
-                                                        // tick, because the request they are for has used them; the
-                                                        // same again because their slots are of another size
+                                                        // tick, because the request they are for has used them:
+                                                        // that number is the client's to choose
 
 // --- index
 inline constexpr uint32_t kIndexEntriesMax = 0xffff'fff0;  // an EntryId is 32 bits and None is its largest value

@@ -126,8 +126,9 @@ void StreamFeed::BePatient() {
   loop_->CancelTimer(timer_);
   timer_ = loop_->RunAfterMs(options_.patience_ms, [this] {
     if (away_since_ms_ == 0) return;
-    if (channel_.connected()) return BePatient();
-    Dial(/*patient=*/false);
+    if (!channel_.connected()) return Dial(/*patient=*/false);
+    asks_why_ = false;
+    BePatient();
   });
 }
 
@@ -250,8 +251,11 @@ void StreamFeed::RedialLater() {
 void StreamFeed::Reload(absl::AnyInvocable<void(absl::Status)> done) {
   if (!not_in_force_.empty()) return done(absl::FailedPreconditionError(not_in_force_));
   if (away_since_ms_ == 0) return done(absl::OkStatus());
-  loop_->CancelTimer(timer_);
-  timer_ = loop_->RunAfterMs(0, [this] { Dial(/*patient=*/false); });
+  // One that is connected waits for its turn, and would lose its place.
+  if (stream_ == nullptr || !channel_.connected()) {
+    loop_->CancelTimer(timer_);
+    timer_ = loop_->RunAfterMs(0, [this] { Dial(/*patient=*/false); });
+  }
   done(absl::AbortedError(note()));
 }
 

@@ -136,13 +136,12 @@ struct TenantState {
   bool stuck_on_nvme = false;      // above its limit there, and what could go is all in use
   bool stuck_on_entries = false;   // the same with its entry cap, which ends no pin
   uint32_t empty_ticks = 0;        // how long the domain has had empty extents
-  uint32_t ahead_waited_tick = 0;  // when something that is read ahead last waited for nobody to make memory
+  uint32_t ahead_waited_tick = 0;  // when a read-ahead last found memory being made, and did not wait for it
   bool memory_open = false;
   uint32_t grow_failed_tick = 0;       // when a populate was last refused: not tried again within that tick
   uint32_t spared_tick = 0;            // when a search for room last passed over blocks of the request it was for,
   uint32_t spared = 0;                 // and how many were, in that tick
-  uint32_t passed_over_tick = 0;       // when a search for a slot of one size last passed over blocks of others,
-  uint32_t passed_over = 0;            // and how many were, in that tick
+  uint32_t chain_erased_tick = 0;      // when a chain without copies was last too long to be erased at once
   uint32_t own_extent_stuck_tick = 0;  // when it last could not empty an extent for itself: not tried within that tick
   uint32_t erases_under_way = 0;       // of a removal: transfers it waits for
   uint32_t shut_out_tick = 0;          // by a drop: when it got on last; 0: nobody waits for its end

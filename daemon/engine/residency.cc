@@ -169,11 +169,15 @@ policy::EvictionOrder& Residency::OrderOf(const Entry& entry, TierKind tier, Slo
 }
 
 EntryId Residency::First(TenantState& tenant, TierKind tier, absl::FunctionRef<bool(EntryId)> may_go,
-                         tier::DiskSet disks) const {
+                         tier::DiskSet disks, uint32_t slot_bytes) const {
+  // A namespace has one size.
+  const auto may_be_of = [this, slot_bytes](NamespaceId ns) {
+    return slot_bytes == kAnySize || state_.ns(ns).layout.SlotBytes() == slot_bytes;
+  };
   EntryId first;
   for (size_t disk = 0; disk < tenant.orders.tiers[TierIndex(tier)].size(); ++disk) {
     if ((disks & tier::SetOfDisk(disk)) == tier::kNoDisk) continue;
-    const EntryId of_disk = tenant.order(tier, disk).Victim(may_go, kVictimProbesMax);
+    const EntryId of_disk = tenant.order(tier, disk).Victim(may_go, kVictimProbesMax, may_be_of);
     if (of_disk.valid() && (!first.valid() || GoesBefore(of_disk, first, tier))) first = of_disk;
   }
   return first;
@@ -415,6 +419,7 @@ uint32_t Residency::EraseIfGone(EntryId id) {
     if (entry.children > 0 || entry.in_use()) return erased;
     if (erased == kErasedAtOnceMax) {
       state_.timers.Schedule(id, state_.NowTick());
+      state_.TenantOf(entry).chain_erased_tick = state_.NowTick();
       return erased;
     }
     const EntryId parent = entry.parent;

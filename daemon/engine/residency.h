@@ -12,6 +12,8 @@
 
 namespace kvartal::engine {
 
+inline constexpr uint32_t kAnySize = 0;  // of a slot
+
 class Residency {
  public:
   explicit Residency(EngineState* state) : state_(*state) {}
@@ -62,10 +64,10 @@ class Residency {
   // May its copy in `tier` be taken for space? Not when that is read in place, pinned or moving, not the last copy of a
   // block that is pinned or held, and not what is over age or of a tenant that is erased: eviction zeroes nothing.
   bool Evictable(EntryId id, TierKind tier) const;
-  // The least valuable leaf of a tier, on those disks of it, that `may_go` accepts among the first kVictimProbesMax a
-  // disk; None: there is none.
+  // The least valuable leaf of a tier, on those disks of it and with slots of that size, that `may_go` accepts among the
+  // first kVictimProbesMax a disk; None: there is none.
   EntryId First(TenantState& tenant, TierKind tier, absl::FunctionRef<bool(EntryId)> may_go,
-                tier::DiskSet disks = tier::kAllDisks) const;
+                tier::DiskSet disks = tier::kAllDisks, uint32_t slot_bytes = kAnySize) const;
   // The leaf that was idle longest.
   EntryId Oldest(TenantState& tenant, TierKind tier) const;
   // Is `first` the less valuable of two blocks, as the order of `tier` sees it?

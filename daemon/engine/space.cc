@@ -13,7 +13,6 @@ using policy::Refusal;
 
 namespace {
 constexpr uint64_t kNoRequest = 0;  // requests are numbered from 1
-constexpr uint32_t kAnySize = 0;
 // What a tenant of `slot_bytes` grows by at least.
 uint64_t LeastDramBytes(uint32_t slot_bytes) { return RoundUp(slot_bytes, kExtentAlignBytes); }
 }  // namespace
@@ -119,13 +118,7 @@ void Space::EndGrowth(TenantState& tenant, uint32_t slot_bytes, uint64_t growth,
 }
 
 EntryId Space::FirstOfSize(TenantState& tenant, uint32_t slot_bytes, absl::FunctionRef<bool(EntryId)> may_go) {
-  if (std::exchange(tenant.passed_over_tick, state_.NowTick()) != state_.NowTick()) tenant.passed_over = 0;
-  if (slot_bytes != kAnySize && tenant.passed_over >= kSparedPerTickMax) return EntryId::None();
-  return residency_.First(tenant, TierKind::kDram, [&](EntryId id) {
-    if (slot_bytes == kAnySize || state_.SlotBytesOf(state_.index.at(id)) == slot_bytes) return may_go(id);
-    ++tenant.passed_over;
-    return false;
-  });
+  return residency_.First(tenant, TierKind::kDram, may_go, tier::kAllDisks, slot_bytes);
 }
 
 EntryId Space::LeafOfSize(TenantState& tenant, uint32_t slot_bytes, uint64_t request) {
@@ -318,6 +311,8 @@ uint64_t Space::GiveBackEmpty(TenantState& tenant) {
 void Space::DrainOverLimit(TenantState& tenant, uint32_t max_blocks) {
   bool& entries_stuck = tenant.stuck_on_entries = false;
   for (uint32_t taken = 0; taken < max_blocks && tenant.stats.entries > tenant.rules.max_entries; ++taken) {
+    // Entries go that nothing is left of: nothing has to go for them.
+    if (state_.NowTick() - tenant.chain_erased_tick <= 1) break;
     entries_stuck = !DropOneEntry(tenant, kNoRequest);
     if (entries_stuck) break;
   }

@@ -109,8 +109,7 @@ class Space {
   uint64_t Room(const TenantState& tenant, TierKind tier) const;
   EntryId Victim(TenantState& tenant, TierKind tier, uint64_t request);
   EntryId Victim(TenantState& tenant, TierKind tier, uint64_t request, tier::DiskSet disks);
-  // Residency::First of DRAM, and of slots of that size alone. None, too, when as many others have been passed over in
-  // this tick as may be.
+  // Residency::First of DRAM, and of slots of that size alone.
   EntryId FirstOfSize(TenantState& tenant, uint32_t slot_bytes, absl::FunctionRef<bool(EntryId)> may_go);
   // Its least valuable leaf there that may go for `request`.
   EntryId LeafOfSize(TenantState& tenant, uint32_t slot_bytes, uint64_t request);

@@ -79,6 +79,7 @@ bool Space::EmptiesByItself(const TenantState& tenant) const {
 
 Space::Step Space::EmptyOwnExtent(TenantState& tenant, uint32_t slot_bytes, uint64_t request, EntryId least_valuable) {
   tier::DramTier& dram = *state_.devices.dram;
+  if (GiveBackEmpty(tenant) > 0) return Step::kRetry;
   const policy::Account& account = state_.ledger.account(tenant.id, TierKind::kDram);
   // One is on its way.
   const bool limit_has_room = account.charged_bytes + RoundUp(slot_bytes, kExtentAlignBytes) <= account.limit_bytes;
@@ -255,12 +256,10 @@ Space::Step Space::TakeNvmeFromOthers(TenantState& taker, uint32_t slot_bytes) {
   if (claim == Claim::kNone || (scattered && claim != Claim::kGuarantee)) return Step::kStuck;
   state_.NoteTaking(TierKind::kNvme);
   while (TenantState* victim = shares_.Victim(taker, TierKind::kNvme, claim)) {
-    const auto may_go = [&](EntryId id) {
-      const bool of_use = claim == Claim::kGuarantee || state_.SlotBytesOf(state_.index.at(id)) == slot_bytes;
-      return of_use && residency_.Evictable(id, TierKind::kNvme);
-    };
+    const auto may_go = [&](EntryId id) { return residency_.Evictable(id, TierKind::kNvme); };
     const EntryId leaf = short_on_disks ? residency_.First(*victim, TierKind::kNvme, may_go,
-                                                           state_.devices.nvme->DisksThatTake(slot_bytes))
+                                                           state_.devices.nvme->DisksThatTake(slot_bytes),
+                                                           claim == Claim::kGuarantee ? kAnySize : slot_bytes)
                                         : Victim(*victim, TierKind::kNvme, kNoRequest);
     if (leaf.valid()) {
       residency_.DropCopy(leaf, TierKind::kNvme, DropCause(DropReason::kTakenByOther, taker.id));

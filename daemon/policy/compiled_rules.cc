@@ -164,13 +164,13 @@ void Compiler::SetTimes() {
   rules_.max_age_ms = static_cast<uint64_t>(policy_.max_age_seconds) * 1000;
 }
 
-// Where none is given: as many of the smallest blocks as its bytes hold. It is never met by blocks of another size, but
-// entries without a copy, whose memory no byte limit counts, would be bounded by nothing else.
+// Where none is given: twice as many as its bytes hold of the smallest blocks, so that no block goes for it. Entries
+// without a copy, whose memory no byte limit counts, would be bounded by nothing else.
 void Compiler::SetMaxEntries() {
   uint64_t smallest_blocks = 0;
   for (const TierKind tier : {TierKind::kDram, TierKind::kNvme})
     smallest_blocks += rules_.tier(tier).limit_bytes / kSlotAlignBytes;
-  if (smallest_blocks > 0) rules_.max_entries = std::min(smallest_blocks, static_cast<uint64_t>(kEntriesMax));
+  if (smallest_blocks > 0) rules_.max_entries = std::min(2 * smallest_blocks, static_cast<uint64_t>(kEntriesMax));
   if (!policy_.max_entries) return;
   rules_.max_entries = static_cast<uint64_t>(*policy_.max_entries);
   if (rules_.max_entries == 0) Warn("spec.index.maxEntries is 0: nothing can be stored");

@@ -9,7 +9,7 @@ void LeafRows::Insert(NamespaceId ns, uint32_t row, const LeafPlace& place) {
   Space& space = spaces_[ns];
   if (row >= space.shelves.size()) space.shelves.resize(row + 1);
   std::unique_ptr<Shelf>& shelf = space.shelves[row];
-  if (shelf == nullptr) shelf = std::make_unique<Shelf>(Shelf{.row = row, .leaves = {}});
+  if (shelf == nullptr) shelf = std::make_unique<Shelf>(Shelf{.ns = ns, .row = row, .leaves = {}});
   const bool empty = shelf->leaves.empty();
   if (empty || place < *shelf->leaves.begin()) {
     Heads& heads = HeadsOf(space, *shelf);
@@ -52,10 +52,14 @@ bool LeafRows::IsRetired(NamespaceId ns) const {
   return space != spaces_.end() && space->second.retired;
 }
 
-std::optional<LeafPlace> LeafRows::First(const Heads& heads, Accept accept, uint32_t* probes) {
+std::optional<LeafPlace> LeafRows::First(const Heads& heads, Accept accept, AcceptNamespace of, uint32_t* probes) {
   std::optional<LeafPlace> first;
   for (const Head& head : heads) {
-    if (first.has_value() && *first < head.place) break;
+    if (*probes == 0 || (first.has_value() && *first < head.place)) break;
+    if (!of(head.shelf->ns)) {
+      --*probes;
+      continue;
+    }
     for (const LeafPlace& place : head.shelf->leaves) {
       if (*probes == 0 || (first.has_value() && *first < place)) break;
       if (accept(place.id)) {
@@ -68,12 +72,12 @@ std::optional<LeafPlace> LeafRows::First(const Heads& heads, Accept accept, uint
   return first;
 }
 
-std::optional<LeafPlace> LeafRows::FirstInRow(uint32_t row, Accept accept, uint32_t* probes) const {
-  return First(rows_[row], accept, probes);
+std::optional<LeafPlace> LeafRows::FirstInRow(uint32_t row, Accept accept, AcceptNamespace of, uint32_t* probes) const {
+  return First(rows_[row], accept, of, probes);
 }
 
-std::optional<LeafPlace> LeafRows::FirstRetired(Accept accept, uint32_t* probes) const {
-  return First(retired_, accept, probes);
+std::optional<LeafPlace> LeafRows::FirstRetired(Accept accept, AcceptNamespace of, uint32_t* probes) const {
+  return First(retired_, accept, of, probes);
 }
 
 std::optional<LeafPlace> LeafRows::Oldest() const {

@@ -30,6 +30,7 @@ static_assert(sizeof(LeafPlace) == 16);
 class LeafRows {
  public:
   using Accept = absl::FunctionRef<bool(EntryId)>;
+  using AcceptNamespace = absl::FunctionRef<bool(NamespaceId)>;
 
   void Insert(NamespaceId ns, uint32_t row, const LeafPlace& place);
   // REQUIRES: there.
@@ -37,10 +38,10 @@ class LeafRows {
   void SetRetired(NamespaceId ns, bool retired);
   bool IsRetired(NamespaceId ns) const;
 
-  // The oldest leaf of a row that `accept` takes; of the retired row, over all rows. Each refusal costs one of
-  // `*probes`, and nothing more is asked at 0.
-  std::optional<LeafPlace> FirstInRow(uint32_t row, Accept accept, uint32_t* probes) const;
-  std::optional<LeafPlace> FirstRetired(Accept accept, uint32_t* probes) const;
+  // The oldest leaf of a row that `accept` takes, of a namespace that `of` takes; of the retired row, over all rows.
+  // Each refused leaf or shelf costs one of `*probes`, and nothing more is asked at 0.
+  std::optional<LeafPlace> FirstInRow(uint32_t row, Accept accept, AcceptNamespace of, uint32_t* probes) const;
+  std::optional<LeafPlace> FirstRetired(Accept accept, AcceptNamespace of, uint32_t* probes) const;
   // The oldest of all, retired or not.
   std::optional<LeafPlace> Oldest() const;
 
@@ -49,6 +50,7 @@ class LeafRows {
 
  private:
   struct Shelf {
+    NamespaceId ns;
     uint32_t row = 0;
     absl::btree_set<LeafPlace> leaves;
   };
@@ -64,7 +66,7 @@ class LeafRows {
   };
 
   Heads& HeadsOf(const Space& space, const Shelf& shelf) { return space.retired ? retired_ : rows_[shelf.row]; }
-  static std::optional<LeafPlace> First(const Heads& heads, Accept accept, uint32_t* probes);
+  static std::optional<LeafPlace> First(const Heads& heads, Accept accept, AcceptNamespace of, uint32_t* probes);
 
   absl::flat_hash_map<NamespaceId, Space> spaces_;
   std::vector<Heads> rows_;

@@ -53,15 +53,16 @@ class LhdOrder : public EvictionOrder {
     residence_.seconds += kResidenceWeight * (stayed_s - residence_.seconds);
   }
 
-  EntryId Victim(absl::FunctionRef<bool(EntryId)> may_evict, uint32_t probe_max) const override {
+  EntryId Victim(absl::FunctionRef<bool(EntryId)> may_evict, uint32_t probe_max,
+                 absl::FunctionRef<bool(NamespaceId)> may_be_of) const override {
     uint32_t probes = probe_max;
-    if (const auto retired = rows_.FirstRetired(may_evict, &probes)) return retired->id;
+    if (const auto retired = rows_.FirstRetired(may_evict, may_be_of, &probes)) return retired->id;
     if (rows_.row_count() == 0) return EntryId::None();
-    if (const auto ended = rows_.FirstInRow(kEndedRow, may_evict, &probes)) return ended->id;
+    if (const auto ended = rows_.FirstInRow(kEndedRow, may_evict, may_be_of, &probes)) return ended->id;
     EntryId victim;
     double least = std::numeric_limits<double>::infinity();
     for (uint32_t row = kEndedRow + 1; row < rows_.row_count() && probes > 0; ++row) {
-      const std::optional<LeafPlace> oldest = rows_.FirstInRow(row, may_evict, &probes);
+      const std::optional<LeafPlace> oldest = rows_.FirstInRow(row, may_evict, may_be_of, &probes);
       if (!oldest.has_value()) continue;
       const double value =
           Value((row - 1) % kReuseClassCount, TickOf(*oldest), row_sizes_[(row - 1) / kReuseClassCount].slot_bytes);

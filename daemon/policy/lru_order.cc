@@ -18,11 +18,12 @@ class LruOrder : public EvictionOrder {
   void SetRetired(NamespaceId ns, bool retired) override { rows_.SetRetired(ns, retired); }
   void Evicted(const BlockTraits&) override {}
 
-  EntryId Victim(absl::FunctionRef<bool(EntryId)> may_evict, uint32_t probe_max) const override {
+  EntryId Victim(absl::FunctionRef<bool(EntryId)> may_evict, uint32_t probe_max,
+                 absl::FunctionRef<bool(NamespaceId)> may_be_of) const override {
     uint32_t probes = probe_max;
-    std::optional<LeafPlace> victim = rows_.FirstRetired(may_evict, &probes);
+    std::optional<LeafPlace> victim = rows_.FirstRetired(may_evict, may_be_of, &probes);
     for (uint32_t row = 0; row < rows_.row_count() && !victim.has_value(); ++row) {
-      victim = rows_.FirstInRow(row, may_evict, &probes);
+      victim = rows_.FirstInRow(row, may_evict, may_be_of, &probes);
     }
     return victim.has_value() ? victim->id : EntryId::None();
   }

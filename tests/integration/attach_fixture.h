@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -135,6 +136,14 @@ class SettableClock : public ManualClock {
  private:
   int64_t set_by_ms_ = 0;
 };
+
+// For tests of many connections: both ends of each are in this process.
+inline void TakeAllFiles() {
+  rlimit files{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
+  files.rlim_cur = files.rlim_max;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
+}
 
 class AttachTest : public ::testing::Test {
  protected:

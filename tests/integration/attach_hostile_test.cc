@@ -1,5 +1,4 @@
 // Wrong and hostile clients: each is answered or cut off, costs only itself, and leaves nothing behind.
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <functional>
@@ -164,14 +163,6 @@ TEST_F(HostileTest, AnUnknownUidIsRefusedAndCounted) {
   EXPECT_EQ(Denials(DenialReason::kUnknownUid), 1u);
   stranger.Close();
   ExpectNothingLeft();
-}
-
-// Both ends of every connection are in this process.
-void TakeAllFiles() {
-  rlimit files{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
-  files.rlim_cur = files.rlim_max;
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
 }
 
 // Connects to one door over and over. The first burst stays, silent; of the others every end is closed again.

@@ -399,6 +399,30 @@ TEST_F(AttachTokenTest, SilentConnectionsKeepNobodyOut) {
   EXPECT_GE(Cuts(CutReason::kSilent), 200u);
 }
 
+TEST_F(AttachTokenTest, ATenantThatTakesAllItMayLeavesPodsWithTokensTheirs) {
+  TakeAllFiles();
+  rules_[0].max_sessions = kSessionsMax;
+  rules_[1].max_sessions = 2;
+  rules_.resize(2);
+  StartWithKeys();
+  std::vector<RawClient> greedy;
+  while (Denials(DenialReason::kNodeSessions) == 0 && greedy.size() < kSessionsMax) {
+    for (int i = 0; i < 50; ++i) greedy.emplace_back(Path("red"));
+    Spin();
+  }
+  EXPECT_EQ(server_->stats().sessions, kSessionsMax - 2) << "what the other may never have is not kept for it";
+  // Who says nothing takes what is left, and keeps nobody out.
+  RawClient silent(Path("shared")), another(Path("shared")), third(Path("shared"));
+  Spin();
+  EXPECT_EQ(server_->stats().sessions, kSessionsMax);
+  EXPECT_EQ(Cuts(CutReason::kSilent), 1u);
+  RawClient blue(Path("shared")), too(Path("shared"));
+  EXPECT_EQ(AttachBy(blue, Token("blue", "code-0")).attached().tenant(), "team/blue");
+  EXPECT_EQ(AttachBy(too, Token("blue", "code-1")).attached().tenant(), "team/blue");
+  RawClient red(Path("shared"));
+  EXPECT_EQ(AttachBy(red, Token("red", "chat-0")).error().refusal(), "queue_full");
+}
+
 TEST_F(AttachTokenTest, ASecondAttachBringsNoOtherIdentity) {
   StartWithKeys();
   RawClient client(Path("shared"));

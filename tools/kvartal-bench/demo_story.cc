@@ -1,6 +1,9 @@
 #include "tools/kvartal-bench/demo_story.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -11,6 +14,12 @@ namespace kvartal::bench {
 namespace {
 
 constexpr double kReached = 0.95;  // of a limit: the last extent does not always fit
+
+// Of the refusals that a busy machine brings about. Of all of them `kvartalctl explain` says what would help.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kMeanings = {{
+    {"nvme queue_full", "too many copies to disk were under way; a block is tried again while it is in memory"},
+    {"dram queue_full", "more stores waited for room than may; those blocks were not stored"},
+}};
 
 double Percent(double part, double whole) { return whole == 0 ? 0 : 100 * part / whole; }
 
@@ -72,11 +81,11 @@ std::string DemoStory::Text(const std::string& trace, uint64_t requests) const {
   std::string reasons;
   for (const auto& [reason, count] : refusals_) {
     absl::StrAppend(&reasons, reasons.empty() ? "" : ", ", count, " x ", reason);
+    for (const auto& [name, meaning] : kMeanings) {
+      if (reason == name) absl::StrAppend(&reasons, " (", meaning, ")");
+    }
   }
-  if (!reasons.empty())
-    absl::StrAppend(&text, "Refusals, by tier and reason: ", reasons,
-                    " (queue_full on nvme: too many copies to disk were under way; a block is tried again while it is "
-                    "in memory).\n");
+  if (!reasons.empty()) absl::StrAppend(&text, "Refusals, by tier and reason: ", reasons, ".\n");
   absl::StrAppendFormat(
       &text,
       "Real: the daemon, the client processes, every byte moved, the %d requests of %s. Simulated: no model runs, a "

@@ -152,7 +152,7 @@ class CommandLine {
         ->needs(nvme);
     sub->add_option("--block-kib", replay_.block_kib)->check(CLI::Range(1, 32768))->capture_default_str();
     sub->add_option("--requests", replay_.requests, "only the first N requests (0: all)")
-        ->check(CLI::NonNegativeNumber);
+        ->check(CLI::Range(0, 1'000'000'000));
     sub->add_flag("--inject-flip", replay_.inject_flip, "flip one stored bit: wrong_bytes must not be 0");
   }
 
@@ -212,7 +212,7 @@ class CommandLine {
         ->capture_default_str();
     neighbour->add_option("--eviction", neighbour_.eviction)->check(Eviction())->capture_default_str();
     neighbour->add_option("--requests", neighbour_.requests, "only the first N of the trace (0: all)")
-        ->check(CLI::NonNegativeNumber);
+        ->check(CLI::Range(0, 1'000'000'000));
     CLI::Option* const idle =
         neighbour->add_flag("--idle", neighbour_.idle, "two of the four and the scanner idle: what the others may use");
     neighbour
@@ -328,7 +328,8 @@ class CommandLine {
     CLI::App* const demo = Subcommand("demo", "three tenants, three processes, three uids, one real trace",
                                       [this] { return RunDemo(common_, demo_); });
     demo->add_option("--trace", demo_.trace)->check(TraceName())->capture_default_str();
-    demo->add_option("--requests", demo_.requests, "only the first N requests (0: all)")->check(CLI::NonNegativeNumber);
+    demo->add_option("--requests", demo_.requests, "only the first N requests (0: all)")
+        ->check(CLI::Range(0, 1'000'000'000));
     demo->add_option("--block-kib", demo_.block_kib)->check(CLI::Range(4, 1024))->capture_default_str();
   }
 

@@ -102,7 +102,7 @@ void AddSimulate(CLI::App* app, const Context* context, SimulateArguments* simul
                   absl::StrCat(absl::StrJoin(orders, " | "), ": the eviction order of the daemon"))
       ->capture_default_str();
   sub->add_option("--requests", simulate->requests, "only the first N requests (0: all)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, 1'000'000'000));
   sub->add_option("--plot", simulate->plot, "also draw the sweep: hit rate by capacity, as SVG")->type_name("FILE.svg");
   sub->callback([=] { *run = [=] { return RunSimulate(*context, *simulate); }; });
 }

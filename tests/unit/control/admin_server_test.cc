@@ -163,7 +163,11 @@ TEST_F(AdminServerTest, ErrorsArriveWithCodeAndText) {
 TEST_F(AdminServerTest, CallersThatGoAwayKeepNoThread) {
   bool full = false;
   for (int i = 0; i < kAdminThreadsMax && !full; ++i) {
-    node_.drop_arrived = {};
+    std::future<void> arrived;
+    OnLoop([&] {
+      node_.drop_arrived = {};
+      arrived = node_.drop_arrived.get_future();
+    });
     grpc::ClientContext context;
     std::promise<grpc::StatusCode> ended;
     std::thread dropper([&] {
@@ -172,7 +176,6 @@ TEST_F(AdminServerTest, CallersThatGoAwayKeepNoThread) {
       pb::DropReply reply;
       ended.set_value(stub_->Drop(&context, request, &reply).error_code());
     });
-    std::future<void> arrived = node_.drop_arrived.get_future();
     std::future<grpc::StatusCode> end = ended.get_future();
     while (arrived.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready && !full)
       full = end.wait_for(std::chrono::seconds(0)) == std::future_status::ready;

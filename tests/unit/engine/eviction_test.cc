@@ -254,6 +254,30 @@ TEST_F(TwoSizesTest, WhoseExtentsAreAllReadMakesRoomFromWhatHasTheSize) {
   engine_->Release(holds);
 }
 
+TEST_F(EvictionTest, HoweverManyBlocksHaveAnotherSizeThatWithTheRightOneGoes) {
+  constexpr uint32_t kTiny = kSlotAlignBytes;
+  constexpr size_t kTinyInExtent = kExtentAlignBytes / kTiny, kTinyBlocks = 10 * kTinyInExtent;
+  static_assert(kTinyBlocks > kVictimProbesMax);
+  Start({Rules("a/p", 11 * kExtentAlignBytes)}, 0);
+  const NamespaceId tiny = Open("a/p", 1, 1, kTiny), large = Open("a/p", 2, 1, kExtentAlignBytes);
+  for (size_t i = 0; i < kTinyBlocks; ++i) {
+    const auto blocks = Reserve(kGroup, tiny, Chain(1 + i, 1));
+    ASSERT_EQ(engine_->Commit(kGroup, blocks[0].reservation, 0), CommitOutcome::kVisible);
+  }
+  ASSERT_EQ(Store("a/p", large, Chain(100'000, 1)), 1u);
+  // Of every extent one is read.
+  std::vector<Hold> holds;
+  for (size_t i = 0; i < kTinyBlocks; i += kTinyInExtent / 4) {
+    std::vector<BlockPlace> places;
+    engine_->Lookup(tiny, Chain(1 + i, 1), 0, 0, &places);
+    for (const BlockPlace& place : places) holds.push_back(HoldOf(place));
+  }
+  EXPECT_EQ(Store("a/p", large, Chain(200'000, 1)), 1u);
+  EXPECT_EQ(Matched(large, Chain(100'000, 1)), 0u);
+  EXPECT_EQ(StatsOf("a/p").entries, kTinyBlocks + 1);
+  engine_->Release(holds);
+}
+
 // The rule of LRU, tail first, written down naively: blocks ordered by the last request that touched them and, within
 // it, the deepest first; a request touches its first `capacity` blocks and never evicts them.
 class NaiveLru {

@@ -167,6 +167,35 @@ TEST_F(LongChainTest, WhatTheLastBlockOfALongChainLeavesGoesInBoundedSteps) {
   EXPECT_EQ(engine_->stats().timers, 0u);
 }
 
+TEST_F(LongChainTest, NothingGoesForALoweredCapThatEmptyEntriesWillMeet) {
+  auto rules = Rules("a/p", 64 * kMiB);
+  rules.ttl_ms[TierIndex(TierKind::kDram)] = kTtlMs;
+  Start({rules}, 0);
+  ns_ = Open("a/p", 1, 1, 4 * kKiB);
+  for (const ReservedBlock& block : Reserve(kGroup, ns_, Chain(1, kBlocks)))
+    ASSERT_EQ(engine_->Commit(kGroup, block.reservation, 0), CommitOutcome::kVisible);
+  AdvanceMs(kTtlMs / 2);
+  ASSERT_EQ(Matched(ns_, Chain(kBlocks, 1)), 1u);
+  AdvanceMs(kTtlMs * 3 / 4);
+  ASSERT_EQ(TierStatsOf("a/p", TierKind::kDram).blocks, 1u);
+  constexpr uint64_t kOthers = 100;
+  for (uint64_t i = 0; i < kOthers; ++i) {
+    const auto blocks = Reserve(kGroup, ns_, Chain(10'000 + i, 1));
+    ASSERT_EQ(engine_->Commit(kGroup, blocks[0].reservation, 0), CommitOutcome::kVisible);
+  }
+  ASSERT_EQ(StatsOf("a/p").entries, kBlocks + kOthers);
+  // Its least valuable block is the end of that chain.
+  rules_[0].max_entries = 2 * kOthers;
+  engine_->ApplyPolicy(Table());
+  for (int turn = 0; turn < 100 && StatsOf("a/p").entries > kOthers; ++turn) {
+    clock_.AdvanceMs(kTickMs);
+    engine_->Tick();
+  }
+  EXPECT_EQ(StatsOf("a/p").entries, kOthers);
+  EXPECT_EQ(TierStatsOf("a/p", TierKind::kDram).blocks, kOthers);
+  engine_->CheckInvariants();
+}
+
 TEST_F(LongChainTest, WhatIsToBeErasedMayBeStoredAnew) {
   StartAndExpire();
   const uint64_t left = StatsOf("a/p").entries;

@@ -200,6 +200,19 @@ TEST_P(AnyOrderTest, AmongManyNamespacesTheOldestThatMayGoIsFound) {
   }
 }
 
+// Of a tenant with two models one has many more blocks than a search asks about, all of them older.
+TEST_P(AnyOrderTest, ManyBlocksOfOtherNamespacesHideNone) {
+  constexpr uint32_t kOthers = 10'000, kProbes = 64;
+  for (uint32_t i = 0; i < kOthers; ++i) Insert(i, In(1, 1 + i));
+  Insert(kOthers, In(2, kOthers + 1));
+  Insert(kOthers + 1, In(2, kOthers + 2));
+  const auto of_second = [](NamespaceId ns) { return ns == NamespaceId(2); };
+  EXPECT_EQ(order_.Victim(Any, kProbes, of_second), EntryId(kOthers));
+  order_.SetRetired(NamespaceId(1), true);
+  EXPECT_EQ(order_.Victim(Any, kProbes, of_second), EntryId(kOthers));
+  EXPECT_FALSE(order_.Victim(Any, kProbes, [](NamespaceId) { return false; }).valid());
+}
+
 INSTANTIATE_TEST_SUITE_P(Orders, AnyOrderTest, ::testing::ValuesIn(kEvictionNames));
 
 // --- a replay: requests are chains of block numbers; a request touches its first min(length, capacity) blocks, which

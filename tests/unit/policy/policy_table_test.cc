@@ -110,11 +110,11 @@ TEST(PolicyTableTest, DefaultsFollowTheSlaTier) {
   }
 }
 
-TEST(PolicyTableTest, WithoutAnEntryCapThereAreAsManyEntriesAsTheLimitsHoldOfTheSmallestBlocks) {
+TEST(PolicyTableTest, WithoutAnEntryCapThereAreTwiceAsManyEntriesAsTheLimitsHoldOfTheSmallestBlocks) {
   crds::TenantPolicy policy = Policy("a", 1, nullptr, "10Mi");
-  EXPECT_EQ(Build({policy}).table->tenants()[0].max_entries, 10 * kMiB / kSlotAlignBytes);
+  EXPECT_EQ(Build({policy}).table->tenants()[0].max_entries, 2 * 10 * kMiB / kSlotAlignBytes);
   policy.pools[0].nvme.limit = Q("100Mi");
-  EXPECT_EQ(Build({policy}).table->tenants()[0].max_entries, 110 * kMiB / kSlotAlignBytes);
+  EXPECT_EQ(Build({policy}).table->tenants()[0].max_entries, 2 * 110 * kMiB / kSlotAlignBytes);
   policy.max_entries = 7;
   EXPECT_EQ(Build({policy}).table->tenants()[0].max_entries, 7u);
   // Of a node that nobody described the limits may be anything.
