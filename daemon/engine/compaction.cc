@@ -105,8 +105,8 @@ void Compaction::OnCopied(const Move& move, const absl::StatusOr<tier::BlockHead
   Free({move.tenant, move.to, move.bytes, move.disk});
 }
 
-// One sync for all that were copied meanwhile: a power cut must not leave the record of a copy that is not there in place
-// of one that was.
+// One sync for all that were copied meanwhile: a power cut must not leave the record of a copy that is not there in
+// place of one that was.
 void Compaction::SyncCopied() {
   if (syncing_copied_ || copied_.empty()) return;
   syncing_copied_ = true;
