@@ -64,6 +64,8 @@ class BlockFile {
   // the end.
   virtual absl::Status ReadNow(uint64_t offset, void* data, size_t bytes) = 0;
   virtual absl::Status WriteNow(uint64_t offset, const void* data, size_t bytes) = 0;
+  // Writes that have ended are safe from a power cut when it returns. On the calling thread, any but the engine loop
+  // once that runs: a device may take long.
   virtual absl::Status Sync() = 0;
   // Accepted, `done` not yet run.
   virtual size_t Pending() const = 0;

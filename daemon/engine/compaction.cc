@@ -83,16 +83,12 @@ bool Compaction::StartMove(EntryId id) {
 }
 
 void Compaction::OnCopied(const Move& move, const absl::StatusOr<tier::BlockHeader>& copied) {
-  Entry& entry = state_.index.at(move.id);
-  bool recording = false;
   if (copied.ok()) {
     state_.SpendWrite(move.bytes);
-    tier::CatalogRecord record{move.to, *copied};
-    if (entry.pinned_in(TierKind::kNvme)) record.header.pinned_until_s = state_.PinnedUntilWallS(move.id);
-    recording =
-        state_.devices.catalog->Put(record, [this, move](const absl::Status& status) { OnRecorded(move, status); });
+    copied_.push_back({move, {move.to, *copied}});
+    return SyncCopied();
   }
-  if (recording) return;
+  Entry& entry = state_.index.at(move.id);
   entry.writing = false;
   // A reader who is under way finds out by itself.
   const bool may_go = !entry.reading && !state_.IsToBeErased(move.id);
@@ -107,6 +103,30 @@ void Compaction::OnCopied(const Move& move, const absl::StatusOr<tier::BlockHead
   if (!untouched) return Vacate(move, move.to);
   left_.clear();  // the next tick looks again: there is no hurry where the disk has no room
   Free({move.tenant, move.to, move.bytes, move.disk});
+}
+
+// One sync for all that were copied meanwhile: a power cut must not leave the record of a copy that is not there in
+// place of one that was.
+void Compaction::SyncCopied() {
+  if (syncing_copied_ || copied_.empty()) return;
+  syncing_copied_ = true;
+  state_.devices.catalog->Flush([this, copied = std::exchange(copied_, {})](const absl::Status& synced) {
+    syncing_copied_ = false;
+    for (const Copied& one : copied) Record(one, synced.ok());
+    SyncCopied();
+  });
+}
+
+void Compaction::Record(const Copied& copied, bool synced) {
+  const Move& move = copied.move;
+  Entry& entry = state_.index.at(move.id);
+  tier::CatalogRecord record = copied.record;
+  if (entry.pinned_in(TierKind::kNvme)) record.header.pinned_until_s = state_.PinnedUntilWallS(move.id);
+  const bool recording = synced && state_.devices.catalog->Put(
+                                       record, [this, move](const absl::Status& status) { OnRecorded(move, status); });
+  if (recording) return;
+  entry.writing = false;
+  Vacate(move, move.to);
 }
 
 void Compaction::OnRecorded(const Move& move, const absl::Status& status) {

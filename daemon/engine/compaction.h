@@ -40,6 +40,10 @@ class Compaction {
     size_t disk = 0;     // that it leaves
     uint8_t access_period = 0;
   };
+  struct Copied {
+    Move move;
+    tier::CatalogRecord record;  // of the new place
+  };
   struct Vacancy {
     TenantId tenant;
     SlotId slot;
@@ -52,6 +56,8 @@ class Compaction {
   // False when there is no slot to move it to.
   bool StartMove(EntryId id);
   void OnCopied(const Move& move, const absl::StatusOr<tier::BlockHeader>& copied);
+  void SyncCopied();
+  void Record(const Copied& copied, bool synced);
   void OnRecorded(const Move& move, const absl::Status& status);
   // Zeroes the one of the two places that the block does not have, and frees it, once no record names it.
   void Vacate(const Move& move, SlotId slot);
@@ -64,7 +70,9 @@ class Compaction {
   EngineState& state_;
   Residency& residency_;
   Receipts& receipts_;
-  std::vector<EntryId> left_;    // of the segment: to be moved; some may be gone by now
+  std::vector<EntryId> left_;   // of the segment: to be moved; some may be gone by now
+  std::vector<Copied> copied_;  // not safe from a power cut yet
+  bool syncing_copied_ = false;
   std::deque<Vacancy> vacated_;  // their records may come back with a power loss
   std::deque<Vacancy> synced_;   // to be zeroed
   bool syncing_ = false;

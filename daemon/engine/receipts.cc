@@ -162,6 +162,29 @@ void Receipts::Tell(TenantState& tenant, DropReason reason) {
     receipt.complete = false;
   }
   receipt.telling = true;
+  to_tell_.emplace_back(&tenant, reason);
+  FlushAndTell();
+}
+
+// One flush for all that came meanwhile. A disk that takes none is sick, and has its own count.
+void Receipts::FlushAndTell() {
+  if (flushing_ || to_tell_.empty()) return;
+  const auto tell = [this](const std::vector<std::pair<TenantState*, DropReason>>& receipts) {
+    for (const auto& [tenant, reason] : receipts) Ask(*tenant, reason);
+  };
+  if (state_.devices.catalog == nullptr) return tell(std::exchange(to_tell_, {}));
+  flushing_ = true;
+  state_.devices.catalog->Flush(
+      [this, tell, alive = std::weak_ptr<bool>(alive_), receipts = std::exchange(to_tell_, {})](const absl::Status&) {
+        if (alive.expired()) return;
+        flushing_ = false;
+        tell(receipts);
+        FlushAndTell();
+      });
+}
+
+void Receipts::Ask(TenantState& tenant, DropReason reason) {
+  const OpenReceipt& receipt = Of(tenant, reason);
   auto kept = [this, alive = std::weak_ptr<bool>(alive_), owner = &tenant, reason](bool is_kept) {
     if (!alive.expired()) OnKept(*owner, reason, is_kept);
   };

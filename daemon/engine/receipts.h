@@ -1,6 +1,7 @@
 // What is erased by policy, counted until somebody keeps the receipt: a running sum a tenant and reason. Where there is
 // a catalog the sum is in it before the records of the erased blocks are gone, and leaves it when the receipt is kept;
-// so a process that ends in between is followed by one that tells the same, once more at worst.
+// so a process that ends in between is followed by one that tells the same, once more at worst. A receipt is told when
+// the zeros are safe from a power cut.
 // Confined to the engine loop.
 // Invariants: a block counts once, with its last copy; a receipt is told again until it is kept; what the device took
 // no zeros for is never certified, in this life or a later one.
@@ -10,6 +11,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "daemon/engine/deletion_receipt.h"
 #include "daemon/engine/engine_state.h"
@@ -40,9 +43,13 @@ class Receipts {
  private:
   OpenReceipt& Of(TenantState& tenant, policy::DropReason reason);
   void Tell(TenantState& tenant, policy::DropReason reason);
+  void FlushAndTell();
+  void Ask(TenantState& tenant, policy::DropReason reason);
   void OnKept(TenantState& tenant, policy::DropReason reason, bool kept);
 
   EngineState& state_;
+  std::vector<std::pair<TenantState*, policy::DropReason>> to_tell_;  // after the next flush; `telling` keeps them
+  bool flushing_ = false;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

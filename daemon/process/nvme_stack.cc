@@ -52,6 +52,7 @@ absl::Status OpenOn(const config::NvmeConfig& config, Executor* executor, const 
   tier::CatalogOptions options;
   options.path = CatalogPath(config.path);
   options.device_id = (*disk)->device_id();
+  options.sync_data = [file = out->stack.file.get()] { return file->Sync(); };
   KV_ASSIGN_OR_RETURN(out->catalog, tier::OpenRocksCatalog(options, executor));
   out->disk = *std::move(disk);
   return absl::OkStatus();

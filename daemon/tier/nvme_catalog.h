@@ -1,10 +1,12 @@
 // Metadata of the NVMe tier: which slot holds which block. RocksDB behind its own thread, or a fake that a test pumps.
 // Confined to the engine loop; the work happens elsewhere and returns through the executor.
-// Invariant: data before metadata: a record is put only after its payload was written; a stale record is found out by
-// the header at the next read, so losing the newest records or deletes is harmless.
+// Invariants: data before metadata: a record is put only after its payload was written, and no record is synced before
+// the data file is; a stale record is found out by the header at the next read, so losing the newest records or deletes
+// is harmless.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -83,7 +85,8 @@ class NvmeCatalog {
   // what is alive must find its place first. Batches run on the engine loop; once at start.
   virtual void Load(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batch,
                     absl::AnyInvocable<void(absl::Status)> done) = 0;
-  // Sync of the write-ahead log, for a drain. `done` on the engine loop.
+  // Sync of the data file, then of the write-ahead log: what had been written is safe from a power cut. The former is
+  // tried also where the latter takes nothing. `done` on the engine loop.
   virtual void Flush(absl::AnyInvocable<void(absl::Status)> done) = 0;
   // As of this open: disks with blocks that may have no record here, since the database was absent or unreadable once,
   // or is an earlier build's. The caller reads their headers as well. So does every later life, until one says
@@ -96,6 +99,7 @@ class NvmeCatalog {
 struct CatalogOptions {
   std::string path;       // a folder
   std::string device_id;  // hex uuid of the device the records are about; another one inside means "treat as empty"
+  std::function<absl::Status()> sync_data = {};  // of that device; on the catalog's thread
 };
 // Never fails for a bad database: an unreadable one is set aside (renamed <path>.corrupt-N) and a new one made, with a
 // log line.

@@ -164,7 +164,7 @@ void NvmeDisk::OnWritten(const TransferPtr& transfer, const absl::Status& status
   // Without a key nothing was asked of the device.
   const bool unasked = transfer->verdict == Verdict::kNoKey;
   if (!unasked) NoteResult(status, &counters_.write_errors);
-  slots_.SetWriteFailed(transfer->slot, !status.ok() && !unasked);
+  slots_.SetFailed(transfer->slot, !status.ok() && !unasked);
   if (status.ok()) {
     slots_.SetKeyId(transfer->slot, transfer->header.seal.key_id);
     ++counters_.blocks_written;
@@ -218,6 +218,7 @@ void NvmeDisk::OnRead(const TransferPtr& transfer, const absl::Status& status) {
     if (WorthALine(++mismatches)) Log(LogLevel::kWarning, "nvme", "a block is lost: ", std::string(status.message()));
   } else {
     NoteResult(status, &counters_.read_errors);
+    slots_.SetFailed(transfer->slot, !status.ok());
     if (!status.ok()) result = absl::UnavailableError(status.message());
   }
   if (status.ok()) {
@@ -267,7 +268,7 @@ bool NvmeDisk::Erase(SlotId slot, Done done) {
 void NvmeDisk::OnErased(SlotId slot, const absl::Status& status, Done done) {
   if (closed_) return;
   NoteResult(status, &counters_.write_errors);
-  slots_.SetWriteFailed(slot, !status.ok());
+  slots_.SetFailed(slot, !status.ok());
   slots_.EndTransfer(slot);
   done(status.ok() ? absl::OkStatus() : absl::UnavailableError(status.message()));
   OnQueueRoom();
@@ -328,7 +329,7 @@ void NvmeDisk::OnSegmentPage(uint32_t segment, const absl::Status& status) {
   }
   for (TransferPtr& transfer : failed) {
     WaitsNoMore(*transfer);
-    slots_.SetWriteFailed(transfer->slot, true);
+    slots_.SetFailed(transfer->slot, true);
     slots_.EndTransfer(transfer->slot);
     WriteDone done = std::move(transfer->write_done);
     Recycle(std::move(transfer));

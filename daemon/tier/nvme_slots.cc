@@ -101,7 +101,7 @@ void NvmeSlots::MakeEmpty(SlotId slot) {
   --slots_taken_;
   Domain& owner = domains_[state.domain];
   owner.empty_bytes += ExtentBytes(payload_bytes);
-  (state.write_failed ? owner.failed : owner.empty[payload_bytes]).push_back(slot);
+  (state.transfer_failed ? owner.failed : owner.empty[payload_bytes]).push_back(slot);
 }
 
 uint64_t NvmeSlots::Shrink(DomainId domain, uint64_t keep_bytes) {
@@ -125,7 +125,7 @@ uint64_t NvmeSlots::Shrink(DomainId domain, uint64_t keep_bytes) {
 void NvmeSlots::LeaveDomain(SlotId slot) {
   const auto it = slots_.find(slot);
   KV_CHECK(it != slots_.end() && !it->second.taken && it->second.transfers == 0);
-  const bool failed = it->second.write_failed;
+  const bool failed = it->second.transfer_failed;
   granted_bytes_ -= ExtentBytes(PayloadBytesOf(slot));
   slots_.erase(it);
   if (failed) {

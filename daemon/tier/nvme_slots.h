@@ -56,8 +56,8 @@ class NvmeSlots {
   std::optional<uint64_t> RunBytesOf(SlotId slot) const;
   void GoOnBehind(SlotId slot);
   void SetRunBytes(SlotId slot, uint64_t bytes) { Taken(slot).run_bytes = static_cast<uint32_t>(bytes); }
-  // A slot whose last write failed is kept out of use for a while once it leaves its domain.
-  void SetWriteFailed(SlotId slot, bool failed) { Taken(slot).write_failed = failed; }
+  // A slot whose last transfer the device failed at is kept out of use for a while once it leaves its domain.
+  void SetFailed(SlotId slot, bool failed) { Taken(slot).transfer_failed = failed; }
   bool Idle(SlotId slot) const { return Taken(slot).transfers == 0; }
   void BeginTransfer(SlotId slot);
   void EndTransfer(SlotId slot);
@@ -87,7 +87,7 @@ class NvmeSlots {
     bool taken = false;
     bool proven = true;
     bool give_later = false;
-    bool write_failed = false;
+    bool transfer_failed = false;
     uint32_t run_bytes = 0;  // kGoesOn: see RunBytesOf
   };
   struct Domain {

@@ -28,7 +28,8 @@ using RecordBatch = absl::AnyInvocable<void(std::vector<CatalogRecord>)>;
 // which they were asked for.
 class RocksCatalog : public NvmeCatalog {
  public:
-  RocksCatalog(std::unique_ptr<RocksStore> store, SaltFile salts, Executor* executor)
+  RocksCatalog(std::unique_ptr<RocksStore> store, SaltFile salts, std::function<absl::Status()> sync_data,
+               Executor* executor)
       : store_(std::move(store)),
         salt_file_(std::move(salts)),
         executor_(executor),
@@ -37,6 +38,7 @@ class RocksCatalog : public NvmeCatalog {
         open_erasures_(store_->Erasures()),
         tombstones_(store_->tombstones()),
         salts_(salt_file_.salts()),
+        sync_data_(std::move(sync_data)),
         thread_([this] { RunThread(); }) {}
 
   // What was accepted is written and synced; its `done`s are posted.
@@ -182,6 +184,7 @@ class RocksCatalog : public NvmeCatalog {
   void NoteFailure(const absl::Status& status);
   void NoteSalts(const absl::Status& status);
   void DoDueWork();
+  absl::Status Sync();
   void SaveSalts(SteadyClock::time_point now);
 
   std::unique_ptr<RocksStore> store_;
@@ -201,6 +204,8 @@ class RocksCatalog : public NvmeCatalog {
   SteadyClock::time_point next_salts_;
   SteadyClock::time_point next_sync_ = SteadyClock::now() + std::chrono::seconds(kCatalogSyncSeconds);
   bool unsynced_ = false;
+  bool data_synced_ = true;  // at the last try
+  const std::function<absl::Status()> sync_data_;
 
   Mutex mutex_;
   Condition wake_;
@@ -223,8 +228,20 @@ void RocksCatalog::RunThread() {
     DoDueWork();
     RunOperations(std::move(operations));
   }
-  if (failure_.ok() && unsynced_) NoteFailure(store_->Sync());
+  if (failure_.ok() && unsynced_) (void)Sync();
   store_.reset();
+}
+
+// Data before metadata, for a power cut, too.
+absl::Status RocksCatalog::Sync() {
+  const absl::Status data = sync_data_ == nullptr ? absl::OkStatus() : sync_data_();
+  if (!data.ok() && std::exchange(data_synced_, data.ok()))
+    Log(LogLevel::kError, "catalog", data.message(), ": what was written lately would not survive a power cut");
+  data_synced_ = data.ok();
+  absl::Status status = failure_.ok() ? store_->Sync() : failure_;
+  NoteFailure(status);
+  unsynced_ = unsynced_ && !status.ok();
+  return status.ok() ? data : status;
 }
 
 void RocksCatalog::RunOperations(std::deque<Operation> operations) {
@@ -267,14 +284,10 @@ void RocksCatalog::RunOperations(std::deque<Operation> operations) {
         CommitCollected(&dones);
         RunLoad(std::move(operation));
         break;
-      case Operation::Kind::kFlush: {
+      case Operation::Kind::kFlush:
         CommitCollected(&dones);
-        absl::Status status = failure_.ok() ? store_->Sync() : failure_;
-        NoteFailure(status);
-        unsynced_ = unsynced_ && !status.ok();
-        PostDone(std::move(operation.done), std::move(status));
+        PostDone(std::move(operation.done), Sync());
         break;
-      }
       case Operation::Kind::kMarkComplete:
         CommitCollected(&dones);
         if (failure_.ok()) NoteFailure(store_->MarkComplete());
@@ -384,11 +397,7 @@ void RocksCatalog::DoDueWork() {
     failure_ = store_->Reopen();
     if (failure_.ok()) Log(LogLevel::kInfo, "catalog", "takes records again");
   }
-  if (failure_.ok() && unsynced_ && now >= next_sync_) {
-    const absl::Status status = store_->Sync();
-    NoteFailure(status);
-    unsynced_ = !status.ok();
-  }
+  if (failure_.ok() && unsynced_ && now >= next_sync_) (void)Sync();
   if (now >= next_sync_) next_sync_ = now + std::chrono::seconds(kCatalogSyncSeconds);
 }
 
@@ -397,7 +406,7 @@ void RocksCatalog::DoDueWork() {
 absl::StatusOr<std::unique_ptr<NvmeCatalog>> OpenRocksCatalog(const CatalogOptions& options, Executor* executor) {
   KV_ASSIGN_OR_RETURN(std::unique_ptr<RocksStore> store, RocksStore::Open(options));
   KV_ASSIGN_OR_RETURN(SaltFile salts, SaltFile::Open(options.path + ".salts"));
-  return std::make_unique<RocksCatalog>(std::move(store), std::move(salts), executor);
+  return std::make_unique<RocksCatalog>(std::move(store), std::move(salts), options.sync_data, executor);
 }
 
 }  // namespace kvartal::tier

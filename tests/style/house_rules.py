@@ -239,10 +239,18 @@ def metric_name(file):
                    '{}: metric names live in daemon/telemetry/metric_names.h')
 
 
+def no_registered_buffer(file):
+    # Memory that is pinned for good survives a punch, and the daemon would read what nobody else sees (decision 0016).
+    return matches(file, re.compile(r'\b(io_uring_register_buffers\w*|IORING_OP_(?:READ|WRITE)_FIXED|'
+                                    r'io_uring_prep_(?:read|write)_fixed)\b'), file.code_lines,
+                   '{}: registered memory outlives a punched hole; transfers pin what they need, while they need it') \
+        if file.is_cpp and not file.path.startswith('tests/') else []
+
+
 FILE_RULES = {rule.__name__: rule for rule in (
     include_direction, library_home, file_length, function_length, line_length, banned_name, banned_text, machine_path,
     pragma_once, no_absl_mutex, no_using_namespace, whitespace, class_comment, namespace_is_folder, no_throw, no_sleep,
-    metric_name)}
+    metric_name, no_registered_buffer)}
 
 
 # --- rules over the whole tree: take all files, return (path, line, message)

@@ -59,6 +59,8 @@ PLANTED = {
                             ('operator/kube/a.cc', 'namespace kvartal {\n}\n', 'namespace kvartal::kube {\n}\n'),
                             ('daemon/block/a.cc', 'namespace kvartal::block {\n}\n', 'namespace kvartal {\n}\n')],
     'no_throw': [('daemon/tier/a.cc', 'throw 1;\n', '// throw x\nint thrown;\nthrow;\n')],
+    'no_registered_buffer': [('daemon/device/a.cc', 'io_uring_register_buffers(&ring, parts, 1);\n',
+                              'io_uring_prep_readv(sqe, fd, parts, 1, at);\n')],
     'no_sleep': [('tests/unit/a_test.cc', 'std::this_thread::sleep_for(x);\n', 'loop.RunOnce(-1);\n')],
     'metric_name': [('daemon/tier/a.cc', 'Count("kvartal_hits_total");\n', '// "kvartal_hits_total"\nCount(kHits);\n')],
 }

@@ -26,6 +26,10 @@ CrashPoint CrashJournal::LastBefore(CrashPoint point, Event::Kind kind) const {
   return point;
 }
 
+CrashPoint CrashJournal::SafeAt(CrashPoint point) const {
+  return std::min(LastBefore(point, Event::Kind::kDiskSync), LastBefore(point, Event::Kind::kCatalogSync));
+}
+
 CrashImage CrashJournal::KilledAt(CrashPoint point, uint64_t disk_bytes, std::mt19937_64* random) const {
   return Make(point, point, point, disk_bytes, random);
 }

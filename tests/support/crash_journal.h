@@ -44,6 +44,9 @@ class CrashJournal {
   CrashPoint size() const { return events_.size(); }
   const std::vector<std::pair<CrashPoint, SlotId>>& forgotten() const { return forgotten_; }
 
+  // What was noted before that, of disk and catalog, survives a power cut at `point`.
+  CrashPoint SafeAt(CrashPoint point) const;
+
   // The process ended at `point`: what had taken effect is there; of the writes that were under way each may have
   // reached the disk whole, in part (at 4 KiB) or not at all.
   CrashImage KilledAt(CrashPoint point, uint64_t disk_bytes, std::mt19937_64* random) const;

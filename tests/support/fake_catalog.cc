@@ -36,6 +36,7 @@ struct FakeCatalog::State : public std::enable_shared_from_this<FakeCatalog::Sta
   absl::Status write_status;
   absl::Status salt_status;
   absl::Status load_status;
+  std::function<absl::Status()> sync_data;
   Counts counts;
 
   void Enqueue(Operation operation) {
@@ -233,8 +234,9 @@ void FakeCatalog::Load(absl::AnyInvocable<void(std::vector<CatalogRecord>)> batc
 void FakeCatalog::Flush(absl::AnyInvocable<void(absl::Status)> done) {
   state_->Enqueue([done = std::move(done)](State& state) mutable {
     ++state.counts.flushes;
+    const absl::Status data = state.sync_data == nullptr ? absl::OkStatus() : state.sync_data();
     state.NoteSync();
-    done(state.write_status);
+    done(state.write_status.ok() ? data : state.write_status);
   });
 }
 
@@ -248,6 +250,8 @@ void FakeCatalog::MarkComplete() {
 }
 
 std::map<OwnerUidHash, int64_t> FakeCatalog::tombstones() const { return state_->tombstones; }
+
+void FakeCatalog::SetSyncData(std::function<absl::Status()> sync_data) { state_->sync_data = std::move(sync_data); }
 
 void FakeCatalog::FailWrites(absl::Status status) {
   if (status.ok() && !state_->write_status.ok()) {

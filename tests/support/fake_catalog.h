@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -70,6 +71,8 @@ class FakeCatalog : public tier::NvmeCatalog {
   // While held nothing takes effect and no `done` runs; Release lets all of it run at the next pump.
   void Hold();
   void Release();
+  // What a Flush syncs first.
+  void SetSyncData(std::function<absl::Status()> sync_data);
   // Records of each Load batch; small by default, so that a restart sees more than one.
   void SetLoadBatch(size_t records);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <deque>
 #include <random>
 #include <utility>
 #include <vector>
@@ -106,6 +107,8 @@ struct FaultyBlockFile::State : public std::enable_shared_from_this<FaultyBlockF
   std::mt19937_64 fault_random{1};
   std::mt19937_64 order_random{1};
   uint64_t faults = 0;
+  std::deque<Asked> recent;
+  uint64_t hastened = 0;
 
   DiskFault DrawFault() {
     if (next_fault_count > 0) {
@@ -192,6 +195,8 @@ void FaultyBlockFile::Forget() {
 
 bool FaultyBlockFile::Submit(BlockIo io) {
   if (Pending() >= state_->queue_max) return false;
+  state_->recent.push_back({io.op, io.io_class, io.offset});
+  if (state_->recent.size() > kRecentMax) state_->recent.pop_front();
   const DiskFault fault = state_->DrawFault();
   if (fault != DiskFault::kNone) {
     ++state_->faults;
@@ -226,6 +231,14 @@ size_t FaultyBlockFile::Overdue() const {
 }
 size_t FaultyBlockFile::Pending() const {
   return state_->waiting.size() + state_->lost.size() + state_->file->Pending();
+}
+std::vector<FaultyBlockFile::Asked> FaultyBlockFile::recent() const {
+  return {state_->recent.begin(), state_->recent.end()};
+}
+uint64_t FaultyBlockFile::hastened() const { return state_->hastened; }
+void FaultyBlockFile::Hasten(DomainId owner, uint64_t offset) {
+  ++state_->hastened;
+  state_->file->Hasten(owner, offset);
 }
 void FaultyBlockFile::SetWeight(DomainId owner, uint32_t weight) { state_->file->SetWeight(owner, weight); }
 

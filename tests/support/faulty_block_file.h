@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "daemon/base/event_loop.h"
 #include "daemon/device/block_file.h"
@@ -52,6 +53,19 @@ class FaultyBlockFile : public device::BlockFile {
   size_t Overdue() const override;
   void SetWeight(DomainId owner, uint32_t weight) override;
   bool Withdraw(DomainId owner, uint64_t offset) override;
+  void Hasten(DomainId owner, uint64_t offset) override;
+
+  // What was asked for last, of kRecentMax accepted transfers, the newest at the end.
+  struct Asked {
+    device::BlockIo::Op op;
+    device::IoClass io_class;
+    uint64_t offset;
+    friend bool operator==(const Asked&, const Asked&) = default;
+  };
+  static constexpr size_t kRecentMax = 16;
+  std::vector<Asked> recent() const;
+  // Offsets that somebody came to wait for, as Hasten told.
+  uint64_t hastened() const;
 
   // The next `count` transfers have this fault.
   void FaultNext(DiskFault fault, int count = 1);

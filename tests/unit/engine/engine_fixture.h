@@ -129,6 +129,7 @@ class EngineTest : public ::testing::Test, public EngineObserver {
     ASSERT_TRUE(nvme.ok()) << nvme.status();
     nvme_ = *std::move(nvme);
     catalog_ = std::make_unique<testing::FakeCatalog>(executor_.get(), catalog_disk_);
+    catalog_->SetSyncData([this] { return file_->Sync(); });
     devices->nvme = nvme_.get();
     devices->catalog = catalog_.get();
     if (ring_ != nullptr) ciphers_ = std::make_unique<tier::TenantCiphers>(ring_, catalog_.get());

@@ -181,6 +181,23 @@ TEST_F(LoadTest, WhatWasReadAheadIsThereWhenItIsAskedForAndReadOnce) {
   ExpectNothingIsHeld({&ahead, &asked});
 }
 
+TEST_F(LoadTest, WhatIsReadAheadIsHurriedOnceSomebodyWaitsForIt) {
+  StartCold();
+  file_->Hold();
+  Answer ahead, asked;
+  Load({.ns = ns_, .session = SessionId(1), .ahead = true}, &ahead);
+  EXPECT_EQ(file_->recent().back().io_class, device::IoClass::kPromotion);
+  EXPECT_EQ(file_->hastened(), 0u);
+  Load({.ns = ns_, .session = SessionId(1)}, &asked);
+  EXPECT_EQ(file_->hastened(), kBlocks);
+  file_->Release();
+  Pump();
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_EQ(asked->places.size(), kBlocks);
+  EXPECT_EQ(Reads(), kBlocks);
+  ExpectNothingIsHeld({&ahead, &asked});
+}
+
 TEST_F(LoadTest, ReadingAheadStopsWhereThereIsNoRoomAndNobodyIsRefusedOrKeptWaiting) {
   StartCold(1 * kMiB * 2);
   // All memory is leased.

@@ -1,6 +1,7 @@
 // The tier on a disk that fails: a miss, a counter, never wrong bytes, never a hang.
 #include <map>
 #include <random>
+#include <set>
 
 #include "daemon/tier/nvme_tier.h"
 #include "tests/unit/tier/nvme_tier_fixture.h"
@@ -60,6 +61,24 @@ TEST_F(NvmeFaultTest, FailedWriteIsUnavailableAndItsSlotIsKeptOutOfUse) {
   EXPECT_EQ(tier_->counters().quarantined_slots, 1u);
   EXPECT_NE(NewSlot(), slot);
   EXPECT_NE(NewSlot(kOther), slot);
+}
+
+TEST_F(NvmeFaultTest, ASlotThatCannotBeReadIsKeptOutOfUseOnceItsBlockIsGivenUp) {
+  const SlotId unreadable = Store(1), readable = Store(2), changed = Store(3);
+  file_->FaultNext(DiskFault::kIoError, 2);
+  EXPECT_FALSE(Read(unreadable, 1).ok());
+  EXPECT_FALSE(Read(readable, 2).ok());
+  EXPECT_TRUE(Read(readable, 2).ok()) << "it was not the place";
+  file_->FaultNext(DiskFault::kBitFlip);
+  EXPECT_TRUE(absl::IsDataLoss(Read(changed, 3))) << "which a client may bring about";
+  Drop(unreadable);
+  Drop(readable);
+  Drop(changed);
+  EXPECT_EQ(tier_->counters().quarantined_slots, 1u);
+  std::set<SlotId> used;
+  while (tier_->GrowthBytes(kPayload, UINT64_MAX) != 0) used.insert(NewSlot());
+  EXPECT_FALSE(used.contains(unreadable));
+  EXPECT_TRUE(used.contains(readable) && used.contains(changed));
 }
 
 TEST_F(NvmeFaultTest, QuarantineIsBounded) {

@@ -84,6 +84,30 @@ TEST_F(NvmeTierTest, ASegmentWithASlotOutOfUseDoesNotLeave) {
   EXPECT_NE(tier_->IsLeaving(slots[1]), in_first);
 }
 
+// What each is for decides who waits for whom at a busy disk.
+TEST_F(NvmeTierTest, EveryTransferHasTheClassOfWhatItIsFor) {
+  using device::BlockIo;
+  using device::IoClass;
+  const SlotId slot = NewSlot(), to = NewSlot();
+  const Mapping payload = PayloadOf(7);
+  const auto last = [this] { return file_->recent().back().io_class; };
+  ASSERT_TRUE(Write(slot, 7).ok());
+  EXPECT_EQ(last(), IoClass::kDemotion);
+  ASSERT_TRUE(tier_->Read(slot, IdentityOf(7), SpanOf(payload), [](const absl::Status&) {}));
+  EXPECT_EQ(last(), IoClass::kDemandRead);
+  ASSERT_TRUE(tier_->ReadAhead(slot, IdentityOf(7), SpanOf(payload), [](const absl::Status&) {}));
+  EXPECT_EQ(last(), IoClass::kPromotion);
+  executor_.RunAll();
+  tier_->Copy(slot, to, IdentityOf(7), kCommitMs, kCommitMs, [](const absl::StatusOr<BlockHeader>&) {});
+  EXPECT_EQ(last(), IoClass::kDemotion);
+  executor_.RunAll();
+  EXPECT_EQ(last(), IoClass::kDemotion);
+  EXPECT_EQ(file_->recent().back().op, BlockIo::Op::kWrite);
+  ASSERT_TRUE(tier_->Erase(to, [](const absl::Status&) {}));
+  EXPECT_EQ(last(), IoClass::kScrub);
+  executor_.RunAll();
+}
+
 // The contract of tier.h: charge GrowthBytes -> Grow -> Take -> Give -> Shrink -> refund what it returned.
 TEST_F(NvmeTierTest, ASlotIsItsOwnExtent) {
   EXPECT_EQ(tier_->kind(), TierKind::kNvme);
