@@ -1,6 +1,6 @@
 # The verbs of this tree. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-vllm test engines build check bench asan tsan fuzz sim sim-mutations soak clean
+.PHONY: help demo demo-vllm measure-hits test engines build check bench asan tsan fuzz sim sim-mutations soak clean
 
 help: ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -8,6 +8,8 @@ demo: ## install what is missing, build, serve the real conversation trace to th
 	@scripts/demo
 demo-vllm: ## install vLLM for CPUs (8 GB), build, let two tenants talk to two engines with the cache and without
 	@scripts/demo_vllm
+measure-hits: ## install vLLM for CPUs, build, time a hit against a cold run and the engine's own; 1 when one misses its bar
+	@scripts/measure_hits
 test: ## install what is missing, build, run every test but those with a real engine; KUBE=0: nor against a kube-apiserver
 	@scripts/test
 engines: ## install vLLM for CPUs, SGLang and a small model (8 GB), build, run the tests with a real serving engine

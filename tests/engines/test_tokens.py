@@ -1,7 +1,7 @@
 """With the cache or without it, an engine says the same; what one engine stored another finds."""
 import pytest
 from daemon import Daemon
-from engine import BLOCK, HITS, Engine, connector, same_tokens, usable
+from engine import BLOCK, HITS, Engine, connector, equal_tokens, same_tokens, usable
 
 
 @pytest.fixture(scope='module')
@@ -47,7 +47,8 @@ def test_attached_with_one_line_and_one_digest(first):
 
 def test_storing_changes_no_token(first, reference):
     for name, answer in reference[0].items():
-        assert same_tokens(first.stored[name], answer), name
+        same = same_tokens if name == 'shared b' else equal_tokens  # which found the head of the one before
+        assert same(first.stored[name], answer), name
 
 
 def test_what_is_loaded_gives_the_tokens_of_a_cold_run_and_the_logprobs_of_a_local_hit(first, reference, prompts):
@@ -58,7 +59,7 @@ def test_what_is_loaded_gives_the_tokens_of_a_cold_run_and_the_logprobs_of_a_loc
         answer = first.one(prompt)
         assert first.metric(HITS) - before == answer['cached'] == usable(prompt), name
         assert same_tokens(answer, cold[name]), name
-        assert answer['logprobs'] == warm[name]['logprobs'], name
+        assert equal_tokens(answer, warm[name]) and answer['logprobs'] == warm[name]['logprobs'], name
 
 
 def test_a_shared_prefix_is_loaded_and_the_rest_computed(first, reference, prompts, tokens):
@@ -130,7 +131,7 @@ def test_a_salt_divides(first, prompts):
 def test_after_a_reset_of_the_connector_nothing_old_is_found(first, prompts, reference):
     first.forget(connector=True)
     before = first.metric(HITS)
-    assert same_tokens(first.one(prompts['single']), reference[0]['single'])
+    assert equal_tokens(first.one(prompts['single']), reference[0]['single'])
     assert first.metric(HITS) == before
 
 
@@ -143,4 +144,4 @@ def test_another_engine_in_processes_of_its_own_finds_what_the_first_stored(firs
             if not name.startswith('shared'):
                 assert second.metric(HITS) - before == usable(prompt), name
             assert same_tokens(answer, cold[name]), name
-            assert answer['logprobs'] == warm[name]['logprobs'], name
+            assert equal_tokens(answer, warm[name]) and answer['logprobs'] == warm[name]['logprobs'], name

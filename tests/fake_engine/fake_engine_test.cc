@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <functional>
+#include <iostream>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/daemon_process.h"
@@ -32,10 +34,16 @@ const char* NameOf(kernels::PageOrder order) {
   return kNames[static_cast<size_t>(order)];
 }
 
+// KVARTAL_STORM_SEED, added to every seed below: another number is another run of each test. 0 when it is not set.
+uint64_t StormSeed() {
+  const char* const given = std::getenv("KVARTAL_STORM_SEED");
+  return given == nullptr ? 0 : std::strtoull(given, nullptr, 10);
+}
+
 // Prompts that share prefixes as conversations do: each goes on from one before, from any of its turns.
 class Prompts {
  public:
-  Prompts(uint32_t chunk_tokens, uint64_t seed) : chunk_tokens_(chunk_tokens), random_(seed) {}
+  Prompts(uint32_t chunk_tokens, uint64_t seed) : chunk_tokens_(chunk_tokens), random_(seed + StormSeed()) {}
 
   std::vector<uint32_t> Next() {
     std::vector<uint32_t> prompt;
@@ -68,7 +76,10 @@ testing::DaemonOptions SmallNode() {
 
 class FakeEngineTest : public ::testing::Test {
  protected:
-  void SetUp() override { ASSERT_TRUE(daemon_.Start().ok()); }
+  void SetUp() override {
+    std::cout << "KVARTAL_STORM_SEED=" << StormSeed() << std::endl;
+    ASSERT_TRUE(daemon_.Start().ok());
+  }
 
   std::unique_ptr<FakeEngine> Start(const Model& model, kernels::PageOrder order, uint64_t seed) {
     auto engine = FakeEngine::Start({.socket = daemon_.attach_socket(),
@@ -76,7 +87,7 @@ class FakeEngineTest : public ::testing::Test {
                                      .ranks = model.ranks,
                                      .latent = model.latent,
                                      .order = order,
-                                     .seed = seed});
+                                     .seed = seed + StormSeed()});
     EXPECT_TRUE(engine.ok()) << engine.status();
     return engine.ok() ? *std::move(engine) : nullptr;
   }
@@ -152,7 +163,7 @@ TEST_F(FakeEngineTest, AnEngineThatLoadsForAnotherRankIsFoundOut) {
                                    .groups = model.groups,
                                    .ranks = model.ranks,
                                    .order = kernels::PageOrder::kLBHNC,
-                                   .seed = 4,
+                                   .seed = 4 + StormSeed(),
                                    .mixes_up_ranks = true});
   ASSERT_TRUE(engine.ok()) << engine.status();
   Prompts prompts((*engine)->chunk_tokens(), 17);

@@ -1,6 +1,8 @@
 """What SGLang may rely on of the storage backend. `engine` makes engines: fakes in test_hicache.py, SGLang's own pools
 and classes in tests/engines/test_sglang.py.
 """
+import functools
+import inspect
 import logging
 import threading
 import time
@@ -355,6 +357,31 @@ def test_a_daemon_that_hangs_costs_the_deadline_and_no_more(engine, daemon):
     daemon.thaw()
     until(lambda: rig.load(chain, range(40, 44)) == [True] * 4)
     assert rig.holds(40, 1)
+
+
+def deadlines_of(patch, owner, name):
+    """What each call of that method is given from now on."""
+    real, given = getattr(owner, name), []
+
+    @functools.wraps(real)
+    def noting(*args, **kwargs):
+        given.append(inspect.signature(real).bind(*args, **kwargs).arguments.get('deadline_ms', 0))
+        return real(*args, **kwargs)
+
+    patch.setattr(owner, name, noting)
+    return given
+
+
+def test_every_call_has_the_deadline_of_its_option(engine, monkeypatch):
+    lookup_ms, load_ms, store_ms = PATIENT_MS + 1, PATIENT_MS + 2, PATIENT_MS + 3
+    rig = engine(options={'lookup_deadline_ms': lookup_ms, 'load_deadline_ms': load_ms, 'store_deadline_ms': store_ms})
+    lookups, loads, reserves, commits = (deadlines_of(monkeypatch, owner, name) for owner, name in (
+        (kvartal.Client, 'lookup'), (kvartal.Lease, 'load'), (kvartal.Client, 'reserve'),
+        (kvartal.client.Slots, 'commit')))
+    chain = keys(20)  # more than one part
+    assert rig.store(chain) == [True] * 20 and rig.load(chain, range(20, 40)) == [True] * 20
+    assert lookups == [lookup_ms] and reserves == commits == [store_ms] * 2
+    assert len(loads) == 2 and load_ms >= loads[0] >= loads[1] > 0, 'one deadline for all parts'
 
 
 def test_bytes_that_changed_under_the_reader_are_a_failed_load(engine, monkeypatch):

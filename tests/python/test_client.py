@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from conftest import BLOCK_BYTES, PATIENT_MS, chain, store
 from daemon import Daemon
 
 import kvartal
-from kvartal import Hint, Outcome, Status
+from kvartal import Hint, Outcome, Status, _abi
 from kvartal import client as client_module
 
 
@@ -198,6 +199,68 @@ def test_a_killed_daemon_is_a_miss_and_is_found_again(daemon, namespace):
     while client.lookup(namespace, chain(2), deadline_ms=PATIENT_MS) and client.status != Status.OK:
         pass
     assert store(client, namespace, chain(2)) == 2
+
+
+class SlowLibrary:
+    """The library on a clock of its own, where each call that has a deadline takes `takes_ms`; what they were given."""
+
+    CALLS = ('kv_attach', 'kv_open_namespace', 'kv_lookup', 'kv_borrow', 'kv_reserve', 'kv_renew')
+
+    def __init__(self, takes_ms):
+        self.takes_ms, self.now_ns, self.given = takes_ms, 0, []
+
+    def __getattr__(self, name):
+        function = getattr(_abi.lib, name)
+        if name not in self.CALLS:
+            return function
+
+        def slow(*arguments):
+            self.given.append((name, arguments[0]._obj.deadline_ms if name == 'kv_attach' else arguments[-1]))
+            self.now_ns += self.takes_ms * 1_000_000
+            return function(*arguments)
+        return slow
+
+
+VERBS = {'kv_lookup': lambda client, namespace: client.lookup(namespace, chain(1), deadline_ms=10_000).release(),
+         'kv_borrow': lambda client, namespace: client.borrow(namespace, 7, range(1), 10_000).release(),
+         'kv_reserve': lambda client, namespace: client.reserve(namespace, chain(1), deadline_ms=10_000).abort()}
+
+
+@pytest.mark.parametrize('verb', VERBS)
+def test_one_deadline_for_all_that_a_verb_takes(daemon, namespace, monkeypatch, verb):
+    client = attach(daemon)
+
+    def given(takes_ms, opened):
+        """What the calls of that verb are given when they take so long."""
+        if not opened:  # as after an attach that was denied
+            client._handle, client._attach_at = None, 0
+        library = SlowLibrary(takes_ms)
+        clock = types.SimpleNamespace(monotonic=time.monotonic, monotonic_ns=lambda: library.now_ns)
+        with monkeypatch.context() as patch:
+            patch.setattr(client_module, 'lib', library)
+            patch.setattr(client_module, 'time', clock)
+            VERBS[verb](client, namespace)
+        return library.given
+
+    assert given(3000, False) == [('kv_attach', 10_000), ('kv_open_namespace', 7_000), (verb, 4_000)]
+    assert given(3000, True) == [(verb, 10_000)]
+    assert given(5000, False) == [('kv_attach', 10_000), ('kv_open_namespace', 5_000)]
+    assert client.status == Status.UNAVAILABLE and 'deadline' in client.error
+    assert given(5000, True) == [(verb, 10_000)] and client.status != Status.UNAVAILABLE, 'it was opened meanwhile'
+    assert given(10_000, False) == [('kv_attach', 10_000)] and client.status == Status.UNAVAILABLE
+
+
+def test_a_renewal_has_what_attaching_left(daemon, monkeypatch):
+    client = attach(daemon)
+    client._handle, client._attach_at = None, 0
+    library = SlowLibrary(3000)
+    monkeypatch.setattr(client_module, 'lib', library)
+    monkeypatch.setattr(client_module, 'time', types.SimpleNamespace(monotonic=time.monotonic,
+                                                                     monotonic_ns=lambda: library.now_ns))
+    assert client.renew() is False and library.given == [('kv_attach', 0)], 'the default of a second is gone'
+    client._handle = None
+    library.given.clear()
+    assert client.renew(PATIENT_MS) and library.given == [('kv_attach', PATIENT_MS), ('kv_renew', PATIENT_MS - 3000)]
 
 
 def test_arrays_outlive_everything(daemon, namespace):

@@ -26,10 +26,12 @@ class Client:
 
     def __init__(self):
         self.cached, self.connected, self.lookups, self.leases, self.ended = 0, True, [], [], []
+        self.deadlines_ms = []
         self.group, self.tenant, self.error, self.status = b'g' * 16, 'test/red', '', Status.OK
 
-    def lookup(self, namespace, keys, prompt_tokens, deadline_ms):
+    def lookup(self, namespace, keys, prompt_tokens=0, deadline_ms=0):
         self.lookups.append((namespace, keys, prompt_tokens))
+        self.deadlines_ms.append(deadline_ms)
         self.leases.append(Lease(min(self.cached, len(keys))))
         return self.leases[-1]
 
@@ -75,6 +77,14 @@ def test_one_lookup_a_request_however_often_the_engine_asks(side, client):
     assert len(client.lookups) == 1 and client.lookups[0][2] == 10 * BLOCK + 1
     assert client.leases[0].released == 0
     assert side.take_counts()['lookups'] == 1 and not side.take_counts()
+
+
+@pytest.mark.parametrize('options, deadline_ms', [({}, 5), ({'lookup_deadline_ms': 17}, 17)])
+def test_a_lookup_waits_as_long_as_the_options_say(client, options, deadline_ms):
+    side = SchedulerSide(client, Options(min_load_tokens=2 * BLOCK, **options), BLOCK, engine_blocks=40, ranks=1)
+    side.open(lambda epoch: Namespace(b'n' * 32, BLOCK, 4096))
+    load(side, client)
+    assert client.deadlines_ms == [deadline_ms]
 
 
 def test_a_load_begins_behind_what_the_engine_has(side, client):

@@ -125,7 +125,7 @@ class Engine:
         self._told = {'sent': {}, 'received': {}}  # by how many ranks
         self.weights = 0
         self.chains = set()  # of the requests that ended
-        self.loaded_blocks = self.preemptions = self.failed_blocks = 0
+        self.loaded_blocks = self.preemptions = self.failed_blocks = self.aborted_loads = 0
 
     # --- what happens to it
 
@@ -142,6 +142,7 @@ class Engine:
             was_loading = request.status == 'loading' and name not in self.received
             self.received.discard(name)
             self.failed.discard(name)
+            self.aborted_loads += was_loading
             self._end(request, was_loading)
 
     def close(self):
@@ -153,11 +154,18 @@ class Engine:
 
     def step(self):
         """One step of the engine."""
+        self._abort_amid_a_load()
         out = self._schedule()
         metadata = self.scheduler.build_connector_meta(out)
         out.kv_connector_block_state = None
         self._update(out, [self._run(rank, pickle.loads(pickle.dumps(metadata)), out)
                            for rank in range(len(self.workers))])
+
+    def _abort_amid_a_load(self):
+        """Now and then: loads are short, and aborts at any moment miss them."""
+        loading = sorted(name for name in self.loading if self.requests[name].status == 'loading')
+        if loading and self.chance.random() < 0.1:
+            self.abort(self.chance.choice(loading))
 
     def _schedule(self):
         self._preempted, left, scheduled = [], self.per_step, []

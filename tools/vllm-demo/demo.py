@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import measure
 from chart import write_chart
 from daemon import Daemon
-from engine import HITS, TEXT, Engine, connector, same_tokens
+from engine import ENOUGH, HITS, TEXT, Engine, connector, same_tokens, tally
 
 TENANTS = ('red', 'blue')
 CONVERSATIONS, TURNS = 2, 6
@@ -101,18 +101,18 @@ def row(tenant, name, turns, hit_rates):
 
 def bars(alone, cached, times):
     """What has to hold: (what, seen, whether it does)."""
+    tally.begin()
+    same = [same_tokens(ours.answer, theirs.answer)
+            for tenant in TENANTS for ours, theirs in zip(cached[tenant], alone[tenant], strict=True)]
+    yield 'answers that differ between the two: none', f'{same.count(False)} of {len(same)}', all(same)
+    yield f'tokens of the others compared >= {ENOUGH:.0%}', f'{tally.compared} of {tally.all}', tally.is_enough()
     for tenant in TENANTS:
         seen = recomputed(later(cached[tenant]))
         yield f'{tenant}: recomputed with Kvartal <= {RECOMPUTED:.0%}', f'{seen:.1%}', seen <= RECOMPUTED
         seen = recomputed(later(alone[tenant]))
         yield f'{tenant}: recomputed alone >= {RECOMPUTED_ALONE:.0%}', f'{seen:.1%}', seen >= RECOMPUTED_ALONE
     for one in times:
-        seen = one.loaded_s / one.cold_s
-        yield (f'{one.tokens} tokens: a hit <= {measure.OF_COLD[one.tokens]} of cold', f'{seen:.3f}',
-               seen <= measure.OF_COLD[one.tokens])
-        seen = one.loaded_s / one.local_s
-        yield (f"{one.tokens} tokens: a hit <= {measure.OF_LOCAL} of the engine's own", f'{seen:.2f}',
-               seen <= measure.OF_LOCAL)
+        yield from measure.bars(one)
 
 
 def main():
@@ -129,18 +129,12 @@ def main():
     for tenant in TENANTS:
         row(tenant, 'vLLM alone', alone[tenant], {})
         row(tenant, 'with Kvartal', cached[tenant], hit_rates)
-    wrong = sum(not same_tokens(ours.answer, theirs.answer)
-                for tenant in TENANTS for ours, theirs in zip(cached[tenant], alone[tenant]))
-    print(f'\n{wrong} of {len(TENANTS) * TURNS * CONVERSATIONS} answers differ between the two.\n\n{held}')
+    print(f'\n{held}')
     print('Real: vLLM, the model, every token; the daemon, two tenants behind two doors, every byte moved.\n'
           'Scaled down: a small model on the CPU; an engine has as little room as one under load.')
     write_chart(sys.argv[1], {'vLLM alone': alone, 'with Kvartal': cached})
     print(f'Chart: {sys.argv[1]}')
-    missed = wrong > 0
-    for what, seen, met in bars(alone, cached, times):
-        print(f'{what:<52} {seen:>8}  {"met" if met else "MISSED"}')
-        missed |= not met
-    return 1 if missed else 0
+    return measure.verdict(bars(alone, cached, times))
 
 
 if __name__ == '__main__':

@@ -11,7 +11,8 @@ Failures. An absent, slow or refusing daemon is a miss: empty leases, slots that
 Threads. Calls on one client take turns, so any thread may make them; each waits for the daemon with the interpreter
 lock released. Reading and writing block bytes needs no turn. After a fork the child has to make its own Client: calls
 on those of its parent are misses, and what it has of them ends without a word to the daemon.
-Times are milliseconds; a deadline of 0 means 1000.
+Times are milliseconds; a deadline of 0 means 1000. It is of the whole call from its turn on: what attaching anew and
+opening the namespace took is gone from it, and where nothing is left the call is a miss.
 """
 from __future__ import annotations
 
@@ -34,6 +35,7 @@ from kvartal.values import Hint, Namespace, Outcome, Status, check32, check64
 
 Bytes = npt.NDArray[np.uint8]
 
+_DEADLINE_MS = 1000  # of a call that gives none
 _ATTACH_AGAIN_S = 2.0  # after an attach that gave no client: a policy that names this process may come any time
 _BLOCK = np.dtype({'names': ['data', 'tier', 'generation'], 'formats': [np.uint64, np.int32, np.uint32],
                    'offsets': [_abi.Block.data.offset, _abi.Block.tier.offset, _abi.Block.generation.offset],
@@ -60,6 +62,18 @@ class _Memory:
     def __init__(self, handle: _Handle, address: int, size: int, read_only: bool):
         self.handle = handle
         self.__array_interface__ = {'version': 3, 'shape': (size,), 'typestr': '|u1', 'data': (address, read_only)}
+
+
+class _Until:
+    """The deadline of one verb, through all the calls to the library that it takes."""
+
+    def __init__(self, deadline_ms: int):
+        self._at_ns = time.monotonic_ns() + (deadline_ms or _DEADLINE_MS) * 1_000_000
+
+    def left_ms(self) -> int:
+        """Rounded up, so that a call is never given less than there is. With 0 it must not be made: to the library that
+        is a whole default deadline."""
+        return max(0, -((time.monotonic_ns() - self._at_ns) // 1_000_000))
 
 
 def _join(keys: Sequence[bytes]) -> bytes:
@@ -171,11 +185,11 @@ class Client:
         check32(deadline_ms=deadline_ms)
         lease, matched, request = c_void_p(), c_uint32(), c_uint64()
         with self._turn:
-            number = self._open(namespace, deadline_ms)
+            number, left_ms = self._open(namespace, deadline_ms)
             if number is not None and keys:
                 assert self._handle is not None
                 self._note(lib.kv_lookup(self._handle.pointer, number, joined, len(keys), prompt_tokens, byref(lease),
-                                         byref(matched), byref(request), deadline_ms))
+                                         byref(matched), byref(request), left_ms))
             return Lease(self, namespace, lease.value, range(matched.value), request.value)
 
     def borrow(self, namespace: Namespace, lease_id: int, blocks: range, deadline_ms: int = 0) -> Lease:
@@ -187,11 +201,11 @@ class Client:
         check32(first=blocks.start, count=len(blocks), deadline_ms=deadline_ms)
         lease = c_void_p()
         with self._turn:
-            number = self._open(namespace, deadline_ms)
+            number, left_ms = self._open(namespace, deadline_ms)
             if number is not None:
                 assert self._handle is not None
                 self._note(lib.kv_borrow(self._handle.pointer, number, lease_id, blocks.start, len(blocks),
-                                         byref(lease), deadline_ms))
+                                         byref(lease), left_ms))
             return Lease(self, namespace, lease.value, blocks if lease.value else range(0), 0)
 
     def reserve(self, namespace: Namespace, keys: Sequence[bytes], parent: bytes | None = None, first_depth: int = 0,
@@ -211,11 +225,11 @@ class Client:
         for slot in slots:
             slot.outcome = Outcome.REFUSED  # what it stays without a daemon
         with self._turn:
-            number = self._open(namespace, deadline_ms)
+            number, left_ms = self._open(namespace, deadline_ms)
             if number is not None and keys:
                 assert self._handle is not None
                 args.ns = number
-                self._note(lib.kv_reserve(self._handle.pointer, byref(args), slots, deadline_ms))
+                self._note(lib.kv_reserve(self._handle.pointer, byref(args), slots, left_ms))
                 self._refusal = lib.kv_last_refusal(self._handle.pointer).decode()  # some may be refused of an OK call
             return Slots(self, namespace, slots, shard)
 
@@ -234,10 +248,11 @@ class Client:
         """Makes every lease of this engine group live on. A thread of the library does it by itself, too."""
         check32(deadline_ms=deadline_ms)
         with self._turn:
-            if not self._ready(deadline_ms):
+            until = _Until(deadline_ms)
+            if not self._ready(deadline_ms) or not (left_ms := self._left_ms(until)):
                 return False
             assert self._handle is not None
-            return self._note(lib.kv_renew(self._handle.pointer, deadline_ms)) == Status.OK
+            return self._note(lib.kv_renew(self._handle.pointer, left_ms)) == Status.OK
 
     @property
     def _turn(self) -> AbstractContextManager[bool]:
@@ -278,20 +293,31 @@ class Client:
         self._note(status)
         return self._handle is not None
 
-    def _open(self, namespace: Namespace, deadline_ms: int) -> int | None:
-        if not self._ready(deadline_ms):
-            return None
-        number = self._opened.get(namespace)
-        if number is not None:
-            return number
+    def _left_ms(self, until: _Until) -> int:
+        """0: the call is over, as a miss."""
+        left_ms = until.left_ms()
+        if left_ms == 0 and self._status == Status.OK:
+            self._status = Status.UNAVAILABLE
+            self._error = 'the deadline passed while the session began: the next call finds it ready'
+        return left_ms
+
+    def _open(self, namespace: Namespace, deadline_ms: int) -> tuple[int | None, int]:
+        """The number of the namespace, None when there is nothing to ask, and what is left of the deadline."""
+        if self._handle is not None and (opened := self._opened.get(namespace)) is not None:
+            return opened, deadline_ms
+        until = _Until(deadline_ms)
+        if not self._ready(deadline_ms) or not (left_ms := self._left_ms(until)):
+            return None, 0
         layout = _abi.Layout(namespace.tokens_per_block, namespace.shard_count, namespace.shard_bytes)
         out = c_uint32()
         assert self._handle is not None
         status = self._note(lib.kv_open_namespace(self._handle.pointer, namespace.digest, byref(layout), byref(out),
-                                                  deadline_ms))
+                                                  left_ms))
         if status not in (Status.OK, Status.UNAVAILABLE):
-            return None
-        return self._opened.setdefault(namespace, out.value)
+            return None, 0
+        self._opened[namespace] = out.value
+        left_ms = self._left_ms(until)
+        return (out.value if left_ms else None), left_ms
 
 
 class Lease:
