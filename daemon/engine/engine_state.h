@@ -149,6 +149,7 @@ struct TenantState {
   uint32_t resting_slots = 0;          // of aborted fills
   int64_t not_before_ms = 0;           // blocks and salts are dated no earlier: what is older a drop has to have erased
   bool dropping = false;
+  bool zeros_flushed = false;  // then: all is erased, and safe from a power cut
   absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> drop_done;
   absl::Status drop_status;  // the first thing that went wrong
   OpenReceipt over_age, removal;

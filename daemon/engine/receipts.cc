@@ -162,24 +162,22 @@ void Receipts::Tell(TenantState& tenant, DropReason reason) {
     receipt.complete = false;
   }
   receipt.telling = true;
-  to_tell_.emplace_back(&tenant, reason);
-  FlushAndTell();
+  // A removal flushed before its end.
+  if (reason == DropReason::kRemoved || state_.devices.catalog == nullptr) return Ask(tenant, reason);
+  aged_.push_back(&tenant);
+  FlushAndAsk();
 }
 
-// One flush for all that came meanwhile. A disk that takes none is sick, and has its own count.
-void Receipts::FlushAndTell() {
-  if (flushing_ || to_tell_.empty()) return;
-  const auto tell = [this](const std::vector<std::pair<TenantState*, DropReason>>& receipts) {
-    for (const auto& [tenant, reason] : receipts) Ask(*tenant, reason);
-  };
-  if (state_.devices.catalog == nullptr) return tell(std::exchange(to_tell_, {}));
+// One flush for all that came meanwhile.
+void Receipts::FlushAndAsk() {
+  if (flushing_ || aged_.empty()) return;
   flushing_ = true;
   state_.devices.catalog->Flush(
-      [this, tell, alive = std::weak_ptr<bool>(alive_), receipts = std::exchange(to_tell_, {})](const absl::Status&) {
+      [this, alive = std::weak_ptr<bool>(alive_), tenants = std::exchange(aged_, {})](const absl::Status&) {
         if (alive.expired()) return;
         flushing_ = false;
-        tell(receipts);
-        FlushAndTell();
+        for (TenantState* const tenant : tenants) Ask(*tenant, DropReason::kMaxAge);
+        FlushAndAsk();
       });
 }
 

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "daemon/engine/deletion_receipt.h"
@@ -43,12 +42,12 @@ class Receipts {
  private:
   OpenReceipt& Of(TenantState& tenant, policy::DropReason reason);
   void Tell(TenantState& tenant, policy::DropReason reason);
-  void FlushAndTell();
+  void FlushAndAsk();
   void Ask(TenantState& tenant, policy::DropReason reason);
   void OnKept(TenantState& tenant, policy::DropReason reason, bool kept);
 
   EngineState& state_;
-  std::vector<std::pair<TenantState*, policy::DropReason>> to_tell_;  // after the next flush; `telling` keeps them
+  std::vector<TenantState*> aged_;  // to be told after the next flush; `telling` keeps them
   bool flushing_ = false;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -171,11 +171,22 @@ void Removal::Continue(TenantState& tenant) {
   }
   if (tenant.stats.entries > 0 || tenant.erases_under_way > 0 || tenant.reclaiming_bytes > 0) return;
   if (tenant.resting_slots > 0) return;
+  if (state_.devices.catalog != nullptr && !tenant.zeros_flushed) return FlushZeros(tenant);
   Finish(tenant);
 }
 
+// What is told of its end holds against a power cut, too. A disk that takes no flush is sick, and has its own count.
+void Removal::FlushZeros(TenantState& tenant) {
+  ++tenant.erases_under_way;
+  state_.devices.catalog->Flush([this, owner = &tenant](const absl::Status&) {
+    --owner->erases_under_way;
+    owner->zeros_flushed = true;
+    Continue(*owner);
+  });
+}
+
 void Removal::Finish(TenantState& tenant) {
-  tenant.dropping = false;
+  tenant.dropping = tenant.zeros_flushed = false;
   // Without its tombstone it is begun again after another grace. What could not be zeroed cannot be tried again.
   if (tenant.removed_tick != 0) {
     tenant.erased = tenant.drop_status.ok();

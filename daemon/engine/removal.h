@@ -49,6 +49,7 @@ class Removal {
   void Continue(TenantState& tenant);
   // The disk does not let it go on: what it has to erase is a past tenant's from now on, and who asked is told so.
   void StandAside(TenantState& tenant);
+  void FlushZeros(TenantState& tenant);
   void Finish(TenantState& tenant);
   void ForgetGone();
   void Note(TenantState& tenant, const char* what, const absl::Status& status);

@@ -64,8 +64,8 @@ class Residency {
   // May its copy in `tier` be taken for space? Not when that is read in place, pinned or moving, not the last copy of a
   // block that is pinned or held, and not what is over age or of a tenant that is erased: eviction zeroes nothing.
   bool Evictable(EntryId id, TierKind tier) const;
-  // The least valuable leaf of a tier, on those disks of it and with slots of that size, that `may_go` accepts among the
-  // first kVictimProbesMax a disk; None: there is none.
+  // The least valuable leaf of a tier, on those disks of it and with slots of that size, that `may_go` accepts among
+  // the first kVictimProbesMax a disk; None: there is none.
   EntryId First(TenantState& tenant, TierKind tier, absl::FunctionRef<bool(EntryId)> may_go,
                 tier::DiskSet disks = tier::kAllDisks, uint32_t slot_bytes = kAnySize) const;
   // The leaf that was idle longest.

@@ -54,8 +54,8 @@ class EvictionOrder {
   // A copy, still or no longer in the order, was taken for space: what an order may learn from.
   virtual void Evicted(const BlockTraits& traits) = 0;
 
-  // The first block that `may_evict` accepts, None when there is none or after `probe_max` refused ones. Namespaces that
-  // `may_be_of` refuses are passed over whole, each, and each class of its blocks, as one refused block.
+  // The first block that `may_evict` accepts, None when there is none or after `probe_max` refused ones. A namespace
+  // that `may_be_of` refuses is passed over whole: each class of its blocks is as one refused block.
   virtual EntryId Victim(absl::FunctionRef<bool(EntryId)> may_evict, uint32_t probe_max,
                          absl::FunctionRef<bool(NamespaceId)> may_be_of = AnyNamespace) const = 0;
   // Would a block like `first` go before one like `second`? Not both ways.

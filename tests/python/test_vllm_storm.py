@@ -164,8 +164,9 @@ def test_a_storm_ends_quietly_and_no_page_holds_anothers_bytes(weather, ranks):
     storm.blow()
     engine = storm.engine
     print(f'{storm.names} requests, {engine.loaded_blocks} blocks loaded, {engine.failed_blocks} failed, '
-          f'{engine.preemptions} preemptions')
+          f'{engine.preemptions} preemptions, {engine.aborted_loads} aborts amid a load')
     assert storm.names > 40 and engine.loaded_blocks > 20 and engine.preemptions > 5 and storm.read > 20
+    assert engine.aborted_loads > 0, 'no client went amid a load'
     cost = engine.scheduler._scheduler._cost
     assert cost._step_tokens > 0 and cost._w > 0, 'what steps and loads take reaches the measure through the shell'
     assert not engine.scheduler._broken and not any(worker._broken for worker in engine.workers)

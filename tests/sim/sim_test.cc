@@ -44,7 +44,7 @@ class PlantedFault : public ::testing::TestWithParam<Planted> {};
 
 TEST_P(PlantedFault, IsFound) {
   constexpr uint64_t kSeeds = 60;
-  constexpr uint64_t kEvents = 5000;
+  constexpr uint64_t kEvents = 8000;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     const RunResult result = RunSeedApart(seed, kEvents, GetParam());
     if (!result.found) continue;

@@ -82,7 +82,7 @@ std::string DemoStory::Text(const std::string& trace, uint64_t requests) const {
   for (const auto& [reason, count] : refusals_) {
     absl::StrAppend(&reasons, reasons.empty() ? "" : ", ", count, " x ", reason);
     for (const auto& [name, meaning] : kMeanings) {
-      if (reason == name) absl::StrAppend(&reasons, " (", meaning, ")");
+      if (reason == name) absl::StrAppend(&reasons, " (", std::string(meaning), ")");
     }
   }
   if (!reasons.empty()) absl::StrAppend(&text, "Refusals, by tier and reason: ", reasons, ".\n");
