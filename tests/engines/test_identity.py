@@ -22,7 +22,8 @@ def config(**changes):
     """A configuration that is served, with changes like `parallel__world_size=2`."""
     made = SimpleNamespace(
         kv_transfer_config=SimpleNamespace(kv_load_failure_policy='recompute', kv_role='kv_both'),
-        parallel_config=SimpleNamespace(world_size=1, data_parallel_size=1, worker_extension_cls='',
+        parallel_config=SimpleNamespace(world_size=1, tensor_parallel_size=1, decode_context_parallel_size=1, nnodes=1,
+                                        rank=0, data_parallel_size=1, worker_extension_cls='',
                                         worker_cls='vllm.v1.worker.cpu_worker.CPUWorker'),
         cache_config=SimpleNamespace(cache_dtype='auto', prefix_caching_hash_algo='sha256_cbor', hash_block_size=None,
                                      block_size=32),
@@ -46,7 +47,7 @@ def groups(*specs):
 
 FULL = FullAttentionSpec(block_size=32, num_kv_heads=3, head_size=64, dtype=torch.float32)
 WINDOW = SlidingWindowSpec(block_size=32, num_kv_heads=3, head_size=64, dtype=torch.float32, sliding_window=128)
-FACTS = {'layers': ['a', 'b'], 'page_bytes': 4096, 'isa': 'vec', 'layout': 'LBHNC'}
+FACTS = {'rank': 0, 'layers': ['a', 'b'], 'page_bytes': 4096, 'isa': 'vec', 'layout': 'LBHNC'}
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +72,9 @@ def test_what_is_served_is_not_declined():
 @pytest.mark.parametrize('changes, word', [
     ({'kv_transfer__kv_load_failure_policy': 'fail'}, 'recompute'),
     ({'kv_transfer__kv_role': 'kv_producer'}, 'kv_both'),
-    ({'parallel__world_size': 2}, '2 ranks'), ({'parallel__data_parallel_size': 4}, '4 replicas'),
+    ({'parallel__world_size': 4, 'parallel__tensor_parallel_size': 2}, '4 ranks, 2 of them'),
+    ({'parallel__decode_context_parallel_size': 2}, 'context'), ({'parallel__nnodes': 2}, '2 nodes'),
+    ({'parallel__data_parallel_size': 4}, '4 replicas'),
     ({'parallel__worker_cls': 'mine.Worker'}, 'mine.Worker'),
     ({'parallel__worker_extension_cls': 'mine.Extension'}, 'mine.Extension'),
     ({'model__enable_sleep_mode': True}, 'sleep'),
@@ -89,7 +92,7 @@ def test_other_blocks_than_plain_attention_are_declined(specs):
 
 
 def digest(facts=FACTS, weights='w', epoch=b'', **changes):
-    return identity.namespace_of(config(**changes), facts, weights, epoch).digest
+    return identity.namespace_of(config(**changes), [facts], weights, epoch).digest
 
 
 def test_equal_engines_share_whatever_their_model_is_called():
@@ -111,6 +114,33 @@ def test_everything_that_makes_kv_incompatible_is_told_apart(monkeypatch):
     monkeypatch.setattr(kv_cache_utils, 'NONE_HASH', b't' * 32)
     digests.append(digest())
     assert len(set(digests)) == len(digests)
+
+
+def told(*ranks, **changes):
+    """What ranks told, by the number that vLLM gives them."""
+    return {key: {**FACTS, 'rank': rank, **changes.get(f'of_{rank}', {})} for key, rank in enumerate(ranks)}
+
+
+def test_a_block_has_a_shard_of_every_rank_in_their_order():
+    two = config(parallel__world_size=2, parallel__tensor_parallel_size=2)
+    facts = identity.check_ranks(two, told(0, 1))
+    namespace = identity.namespace_of(two, facts, 'w', b'')
+    assert (namespace.shard_count, namespace.shard_bytes) == (2, 2 * 4096)
+    assert namespace.digest != digest(), 'one rank has other heads'
+    other = identity.check_ranks(two, told(0, 1, of_1={'isa': 'amx'}))
+    assert namespace.digest != identity.namespace_of(two, other, 'w', b'').digest
+
+
+@pytest.mark.parametrize('ranks', [(), (0,), (1, 0), (0, 0), (0, 1, 2)])
+def test_ranks_that_are_not_all_there_are_declined(ranks):
+    with pytest.raises(Declined, match='2 ranks, of which'):
+        identity.check_ranks(config(parallel__world_size=2, parallel__tensor_parallel_size=2), told(*ranks))
+
+
+def test_ranks_with_parts_of_other_sizes_are_declined():
+    with pytest.raises(Declined, match='8192, 4096'):
+        identity.check_ranks(config(parallel__world_size=2, parallel__tensor_parallel_size=2),
+                             told(0, 1, of_1={'layers': ['a']}))
 
 
 def test_one_byte_of_the_weights_makes_another_digest(tmp_path):

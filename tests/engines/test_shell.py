@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from test_identity import FULL, config, groups
 from vllm import envs
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1, KVConnectorRole, supports_hma)
+    KVConnectorBase_V1, KVConnectorHandshakeMetadata, KVConnectorRole, supports_hma)
 from vllm.entrypoints.launchers.api_server import routers
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
@@ -141,9 +141,18 @@ def test_a_worker_that_did_not_start_does_not_serve(tmp_path, monkeypatch):
     assert worker.get_handshake_metadata().declined
 
 
+def test_workers_of_another_connector_decline_the_engine(lines, tmp_path):
+    class Another(KVConnectorHandshakeMetadata):
+        """What a MultiConnector's first connector tells."""
+    scheduler = make(KVConnectorRole.SCHEDULER, tmp_path)
+    scheduler.set_xfer_handshake_metadata({0: Another()})
+    (line,) = lines()
+    assert 'MultiConnector' in line and serve(scheduler)[0] == (0, False)
+
+
 def test_weights_that_cannot_be_named_decline_the_engine(lines, tmp_path):
     scheduler = make(KVConnectorRole.SCHEDULER, tmp_path, model__model=str(tmp_path))
-    scheduler.set_xfer_handshake_metadata({0: Handshake({'layers': ['a'], 'page_bytes': 64})})
+    scheduler.set_xfer_handshake_metadata({0: Handshake({'rank': 0, 'layers': ['a'], 'page_bytes': 64})})
     (line,) = lines()
     assert 'no weights' in line and serve(scheduler)[0] == (0, False)
 
@@ -151,7 +160,7 @@ def test_weights_that_cannot_be_named_decline_the_engine(lines, tmp_path):
 @pytest.mark.parametrize('method', ['begin', 'match', 'allocated', 'computed', 'finish', 'preempted', 'take_plan'])
 def test_an_exception_never_reaches_the_engine(lines, tmp_path, monkeypatch, method):
     scheduler = make(KVConnectorRole.SCHEDULER, tmp_path, extra={'weights_digest': 'w'})
-    scheduler.set_xfer_handshake_metadata({0: Handshake({'layers': ['a'], 'page_bytes': 64})})
+    scheduler.set_xfer_handshake_metadata({0: Handshake({'rank': 0, 'layers': ['a'], 'page_bytes': 64})})
     monkeypatch.setattr(SchedulerSide, method, lambda *args: 1 / 0)
     found, metadata, finished = serve(scheduler)
     assert found == (0, False) and isinstance(metadata, Metadata) and finished == (False, None)
@@ -161,7 +170,7 @@ def test_an_exception_never_reaches_the_engine(lines, tmp_path, monkeypatch, met
 
 def test_a_promise_that_breaks_is_a_failed_load_of_those_blocks_only(tmp_path, monkeypatch):
     scheduler = make(KVConnectorRole.SCHEDULER, tmp_path, extra={'weights_digest': 'w', 'min_load_tokens': 64})
-    scheduler.set_xfer_handshake_metadata({0: Handshake({'layers': ['a', 'b'], 'page_bytes': 128})})
+    scheduler.set_xfer_handshake_metadata({0: Handshake({'rank': 0, 'layers': ['a', 'b'], 'page_bytes': 128})})
     lease = SimpleNamespace(matched=31, request=1, id=7, release=lambda: None)
     monkeypatch.setattr('kvartal.Client.lookup', lambda *args: lease)
     scheduler.on_new_request(request())
@@ -187,7 +196,7 @@ def test_a_promise_that_breaks_is_a_failed_load_of_those_blocks_only(tmp_path, m
 @pytest.mark.parametrize('method', ['preempted', 'computed'])
 def test_what_breaks_beside_a_promise_does_not_lose_it(tmp_path, monkeypatch, method):
     scheduler = make(KVConnectorRole.SCHEDULER, tmp_path, extra={'weights_digest': 'w', 'min_load_tokens': 64})
-    scheduler.set_xfer_handshake_metadata({0: Handshake({'layers': ['a', 'b'], 'page_bytes': 128})})
+    scheduler.set_xfer_handshake_metadata({0: Handshake({'rank': 0, 'layers': ['a', 'b'], 'page_bytes': 128})})
     lease = SimpleNamespace(matched=31, request=1, id=7, release=lambda: None)
     monkeypatch.setattr('kvartal.Client.lookup', lambda *args: lease)
     scheduler.on_new_request(request())

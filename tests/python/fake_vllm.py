@@ -213,13 +213,14 @@ class Tensor:
         return 1
 
 
-def config(folder, block_size, **extra):
+def config(folder, block_size, ranks=1, **extra):
     """vLLM's configuration of an engine that is served; `extra` goes to the connector. folder: with the weights."""
     layers = {}
     return SimpleNamespace(
         kv_transfer_config=SimpleNamespace(kv_load_failure_policy='recompute', kv_role='kv_both',
                                            kv_connector_extra_config=extra),
-        parallel_config=SimpleNamespace(world_size=1, data_parallel_size=1, worker_extension_cls='',
+        parallel_config=SimpleNamespace(world_size=ranks, tensor_parallel_size=ranks, decode_context_parallel_size=1,
+                                        nnodes=1, rank=0, data_parallel_size=1, worker_extension_cls='',
                                         worker_cls='vllm.v1.worker.cpu_worker.CPUWorker'),
         cache_config=SimpleNamespace(cache_dtype='auto', prefix_caching_hash_algo='sha256_cbor', hash_block_size=None,
                                      block_size=block_size),
@@ -229,6 +230,12 @@ def config(folder, block_size, **extra):
                                      hf_config=SimpleNamespace(to_dict=lambda: {'hidden_size': 8})),
         load_config=SimpleNamespace(load_format='auto', ignore_patterns=[], download_dir=None), speculative_config=None,
         compilation_config=SimpleNamespace(static_forward_context=layers))
+
+
+def of_rank(vllm_config, rank):
+    """That configuration as a worker has it."""
+    parallel = SimpleNamespace(**{**vars(vllm_config.parallel_config), 'rank': rank})
+    return SimpleNamespace(**{**vars(vllm_config), 'parallel_config': parallel})
 
 
 def kv_cache_config(vllm_config, layers, blocks):

@@ -2,7 +2,6 @@
 random, while the daemon comes and goes. The seed is printed, and taken from KVARTAL_STORM_SEED; it decides what happens
 at which step, the copying thread and the daemon add their own.
 """
-import dataclasses
 import functools
 import os
 import random
@@ -20,8 +19,7 @@ from vllm_steps import BLOCK, LAYERS, Request, page_of  # noqa: E402
 
 import kvartal  # noqa: E402
 from kvartal import weights_change  # noqa: E402
-from kvartal.vllm import KvartalConnector, identity  # noqa: E402
-from kvartal.vllm import connector as shell  # noqa: E402
+from kvartal.vllm import KvartalConnector  # noqa: E402
 from kvartal.vllm.pages import HostPages  # noqa: E402
 from kvartal.vllm.scheduler import SchedulerSide  # noqa: E402
 from kvartal.vllm.worker import WorkerSide  # noqa: E402
@@ -40,15 +38,15 @@ def seed_of_today():
 class Weather:
     """An engine on a daemon, and what befalls both."""
 
-    def __init__(self, seed, ranks, folder, monkeypatch):
+    def __init__(self, seed, ranks, folder):
         self.chance = random.Random(seed)
         self.daemon = Daemon(dram='64Mi', tenant_dram='64Mi').start()
         (folder / 'model.safetensors').write_bytes(b'weights')
-        self._make_ranks(ranks, monkeypatch)
-        config = fake_vllm.config(folder, BLOCK, socket=self.daemon.door(), min_load_tokens=BLOCK,
+        config = fake_vllm.config(folder, BLOCK, ranks, socket=self.daemon.door(), min_load_tokens=BLOCK,
                                   lookup_deadline_ms=1000)
         kv = fake_vllm.kv_cache_config(config, LAYERS, BLOCKS)
-        self.engine = vllm_steps.Engine(lambda role: KvartalConnector(config, role, kv), ranks, BLOCKS, self.chance)
+        self.engine = vllm_steps.Engine(
+            lambda role, rank=0: KvartalConnector(fake_vllm.of_rank(config, rank), role, kv), ranks, BLOCKS, self.chance)
         assert not self.engine.scheduler._declined
         self.names = self.read = 0
         self.prompts = []
@@ -56,16 +54,6 @@ class Weather:
             shared, own = self.chance.randrange(3, 7) * BLOCK, self.chance.randrange(10, 80)
             self.prompts.append([*range(100 * (i % 3), 100 * (i % 3) + shared), *range(9000 + 100 * i,
                                                                                        9000 + 100 * i + own)])
-
-    def _make_ranks(self, ranks, monkeypatch):
-        """The halves know several ranks; the shell declines them today, and gives each half what one rank needs."""
-        shards = iter(range(ranks))
-        monkeypatch.setattr(shell, 'SchedulerSide',
-                            lambda *args, **more: SchedulerSide(*args, **{**more, 'ranks': ranks}))
-        monkeypatch.setattr(shell, 'WorkerSide', lambda *args: WorkerSide(*args, shard=next(shards)))
-        of_one = identity.namespace_of
-        monkeypatch.setattr(identity, 'namespace_of', lambda *args: dataclasses.replace(of_one(*args),
-                                                                                        shard_count=ranks))
 
     def blow(self):
         """All of it, to a quiet end."""
@@ -145,12 +133,12 @@ class Weather:
 
 
 @pytest.fixture
-def weather(tmp_path, monkeypatch):
+def weather(tmp_path):
     """Makes it."""
     made = []
 
     def make(seed, ranks=1):
-        made.append(Weather(seed, ranks, tmp_path, monkeypatch))
+        made.append(Weather(seed, ranks, tmp_path))
         return made[-1]
 
     yield make

@@ -113,7 +113,7 @@ class Engine:
         self.pool, self.chance, self.per_step, self.max_running = Pool(blocks), chance, per_step, max_running
         self.memory = [np.zeros((LAYERS, blocks, PAGE), np.uint8) for _ in range(ranks)]
         roles = fake_vllm.KVConnectorRole
-        self.workers = [make(roles.WORKER) for _ in range(ranks)]
+        self.workers = [make(roles.WORKER, rank) for rank in range(ranks)]
         for worker, memory in zip(self.workers, self.memory):
             worker.register_kv_caches({f'layer {i}': fake_vllm.Tensor(memory, memory[i]) for i in range(LAYERS)})
         self.scheduler = make(roles.SCHEDULER)

@@ -108,7 +108,8 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
             if role == KVConnectorRole.SCHEDULER:
                 self._scheduler = SchedulerSide(
                     Client(self._options.socket, 'vllm scheduler'), self._options,
-                    vllm_config.cache_config.block_size, kv_cache_config.num_blocks, ranks=1,
+                    vllm_config.cache_config.block_size, kv_cache_config.num_blocks,
+                    ranks=vllm_config.parallel_config.world_size,
                     still_cacheable=identity.is_cacheable)
         except Declined as reason:
             self._decline(str(reason))
@@ -154,7 +155,8 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
             return self._decline(str(reason))
         self._worker = WorkerSide(lambda group: Client(self._options.socket, 'vllm worker', group,
                                                        self._options.store_deadline_ms),
-                                  self._options, HostPages(geometry, kv_caches))
+                                  self._options, HostPages(geometry, kv_caches),
+                                  shard=self._vllm_config.parallel_config.rank)
         self._facts = (geometry, kv_caches[names[0]])  # last: with them the scheduler is told that this worker serves
 
     @_never_raises(lambda: None)
@@ -226,17 +228,21 @@ class KvartalConnector(KVConnectorBase_V1, SupportsHMA):
         """The workers are ready: this is where the cache is opened."""
         if self._scheduler is None:
             return
-        facts: dict[str, Any] = {}
-        for handshake in metadata.values():
-            assert isinstance(handshake, Handshake)
+        facts: dict[int, dict[str, Any]] = {}
+        for rank, handshake in metadata.items():
+            # MultiConnector hands each of its connectors what the first one's workers told.
+            if not isinstance(handshake, Handshake):
+                return self._decline(f'a worker answered with {type(handshake).__name__}: with other connectors in a '
+                                     'MultiConnector it is not supported')
             if handshake.declined:
                 return self._decline(handshake.declined)
-            facts = handshake.facts
+            facts[rank] = handshake.facts
         try:
+            by_rank = identity.check_ranks(self._vllm_config, facts)
             weights = identity.weights_digest(self._vllm_config, self._options)
         except Declined as reason:
             return self._decline(str(reason))
-        self._scheduler.open(functools.partial(identity.namespace_of, self._vllm_config, facts, weights))
+        self._scheduler.open(functools.partial(identity.namespace_of, self._vllm_config, by_rank, weights))
 
     @_never_raises(lambda: None)
     def on_new_request(self, request: Request) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +30,20 @@ _FORMAT = 1  # of what is digested here and of how a block's bytes are laid out
 
 
 def check_config(config: VllmConfig, kv: KVCacheConfig) -> None:
-    """Raises Declined for whatever would need more than one group of plain attention blocks on one rank."""
+    """Raises Declined for whatever would need more than one group of plain attention blocks, of which each rank has the
+    KV of its own heads."""
     transfer, parallel, cache = config.kv_transfer_config, config.parallel_config, config.cache_config
     if transfer.kv_load_failure_policy != 'recompute':
         raise Declined('kv_load_failure_policy is not "recompute": a block lost on its way would fail the request')
     if transfer.kv_role != 'kv_both':
         raise Declined(f'kv_role is {transfer.kv_role!r}, "kv_both" is needed')
-    if parallel.world_size != 1 or parallel.data_parallel_size != 1:
-        raise Declined(f'{parallel.world_size} ranks, {parallel.data_parallel_size} replicas: one of each is supported')
+    if parallel.nnodes != 1:
+        raise Declined(f'an engine on {parallel.nnodes} nodes is not supported: the cache is of one node')
+    if parallel.data_parallel_size != 1:
+        raise Declined(f'{parallel.data_parallel_size} replicas: one is supported')
+    if parallel.world_size != parallel.tensor_parallel_size or parallel.decode_context_parallel_size != 1:
+        raise Declined(f'{parallel.world_size} ranks, {parallel.tensor_parallel_size} of them tensor parallel: '
+                       'pipeline and context parallelism are not supported')
     # Other code than vLLM's in the worker may change the weights unheard; a sleep takes the pages from under a copy.
     if not parallel.worker_cls.startswith('vllm.') or parallel.worker_extension_cls:
         raise Declined(f'worker_cls {parallel.worker_cls!r}, worker_extension_cls {parallel.worker_extension_cls!r}: '
@@ -93,6 +100,7 @@ def worker_facts(config: VllmConfig, kv: KVCacheConfig, geometry: Geometry, tens
     if len(packings) != 1 or None in packings:
         raise Declined('which instruction set the attention kernel packs K for was not found')
     return {
+        'rank': config.parallel_config.rank,
         'layers': names,
         'attention': sorted({type(layers[name].impl).__qualname__ for name in names}),
         'isa': packings.pop(),
@@ -104,8 +112,26 @@ def worker_facts(config: VllmConfig, kv: KVCacheConfig, geometry: Geometry, tens
     }
 
 
-def namespace_of(config: VllmConfig, facts: dict[str, Any], weights_named: str, epoch: bytes) -> Namespace:
-    """The namespace of the KV that this engine computes."""
+def check_ranks(config: VllmConfig, facts: Mapping[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the ranks told, in their order: a block has a shard of each. Raises Declined when one is missing, or has
+    shards of another size."""
+    ranks = config.parallel_config.world_size
+    in_order = [facts[rank] for rank in sorted(facts)]
+    if [of_rank['rank'] for of_rank in in_order] != list(range(ranks)):
+        raise Declined(f'{ranks} ranks, of which these told how their pages look: '
+                       f'{[of_rank["rank"] for of_rank in in_order]}')
+    if len({_shard_bytes(of_rank) for of_rank in in_order}) != 1:
+        raise Declined(f'the ranks have {[_shard_bytes(of_rank) for of_rank in in_order]} bytes of a block: '
+                       'only equal parts are supported')
+    return in_order
+
+
+def _shard_bytes(of_rank: dict[str, Any]) -> int:
+    return len(of_rank['layers']) * int(of_rank['page_bytes'])
+
+
+def namespace_of(config: VllmConfig, facts: list[dict[str, Any]], weights_named: str, epoch: bytes) -> Namespace:
+    """The namespace of the KV that this engine computes. facts: of each rank, see check_ranks."""
     model, cache = config.model_config, config.cache_config
     algorithm = cache.prefix_caching_hash_algo
     named = {
@@ -127,9 +153,8 @@ def namespace_of(config: VllmConfig, facts: dict[str, Any], weights_named: str, 
         # The hash of a block is over pickled bytes, which differ between versions of Python.
         'hash_encoding': platform.python_version() if algorithm == 'sha256' else 'cbor',
         'hash_seed': kv_cache_utils.NONE_HASH.hex(),
-        'rank': [0, 1],
         'pages': facts,
         'epoch': epoch.hex(),
     }
     digest = hashlib.sha256(json.dumps(named, sort_keys=True, default=str).encode()).digest()
-    return Namespace(digest, cache.block_size, len(facts['layers']) * facts['page_bytes'])
+    return Namespace(digest, cache.block_size, _shard_bytes(facts[0]), len(facts))
