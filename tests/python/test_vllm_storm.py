@@ -45,8 +45,10 @@ class Weather:
         config = fake_vllm.config(folder, BLOCK, ranks, socket=self.daemon.door(), min_load_tokens=BLOCK,
                                   lookup_deadline_ms=1000)
         kv = fake_vllm.kv_cache_config(config, LAYERS, BLOCKS)
-        self.engine = vllm_steps.Engine(
-            lambda role, rank=0: KvartalConnector(fake_vllm.of_rank(config, rank), role, kv), ranks, BLOCKS, self.chance)
+
+        def make(role, rank=0):
+            return KvartalConnector(fake_vllm.of_rank(config, rank), role, kv)
+        self.engine = vllm_steps.Engine(make, ranks, BLOCKS, self.chance)
         assert not self.engine.scheduler._declined
         self.names = self.read = 0
         self.prompts = []

@@ -201,7 +201,11 @@ Finding CheckDirectIo(const config::NvmeConfig& nvme) {
   const bool sized = ::ftruncate(fd.get(), kSlotAlignBytes) == 0;
   fd.reset(::open(probe.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
   ::unlink(probe.c_str());
-  if (!fd.valid()) {
+  // Some file systems take the flag and refuse the first transfer.
+  alignas(kSlotAlignBytes) std::byte page[kSlotAlignBytes];
+  const bool direct =
+      fd.valid() && (!sized || ::pread(fd.get(), page, sizeof(page), 0) == static_cast<ssize_t>(sizeof(page)));
+  if (!direct) {
     return {
         Level::kWarn, "nvme access",
         absl::StrCat(nvme.path, ": the file system takes no O_DIRECT: the page cache holds every block a second time"),

@@ -8,7 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/limits.h"
+#include "daemon/base/mapping.h"
 #include "tests/support/scratch_dir.h"
+#include "tests/support/vm_flags.h"
 
 namespace kvartal::cipher {
 namespace {
@@ -92,6 +94,16 @@ TEST(NodeKeysTest, AFileThatIsBeingWrittenInPlaceTakesNoKeysAway) {
   EXPECT_THAT(std::string(NodeKeys::Read(path).status().message()), HasSubstr(path + ": is empty"));
   std::ofstream(path) << "#\n";
   EXPECT_TRUE(NodeKeys::Read(path).ok());
+}
+
+TEST(SecretMemoryTest, StaysOutOfCoreFilesSwapAndForkedProcesses) {
+  const SecretMemory memory(40);
+  const std::string flags = testing::VmFlagsOf(memory.bytes().data());
+  EXPECT_THAT(flags, HasSubstr(" dd "));
+  EXPECT_THAT(flags, HasSubstr(" wf "));
+  const absl::StatusOr<Mapping> probe = Mapping::Anonymous(kSlotAlignBytes);
+  ASSERT_TRUE(probe.ok());
+  EXPECT_EQ(flags.find(" lo ") != std::string::npos, probe->KeepFromSwap()) << flags;
 }
 
 TEST(SecretMemoryTest, IsZerosAtFirstAndMovesWithItsBytes) {

@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,6 +11,7 @@
 #include "daemon/base/mapping.h"
 #include "daemon/device/host_memory.h"
 #include "tests/support/manual_executor.h"
+#include "tests/support/vm_flags.h"
 
 namespace kvartal::device {
 namespace {
@@ -43,27 +42,12 @@ TEST(SystemSwapsTest, WithSwapThatThisProcessMayUse) {
   EXPECT_FALSE(SystemSwaps("", ""));
 }
 
-// The flags of the mapping that `address` lies in: two letters each.
-std::string FlagsOf(const void* address) {
-  std::ifstream smaps("/proc/self/smaps");
-  bool inside = false;
-  for (std::string line; std::getline(smaps, line);) {
-    uintptr_t first = 0, end = 0;
-    if (std::sscanf(line.c_str(), "%lx-%lx ", &first, &end) == 2) {
-      inside = first <= reinterpret_cast<uintptr_t>(address) && reinterpret_cast<uintptr_t>(address) < end;
-    } else if (inside && line.starts_with("VmFlags:")) {
-      return line + " ";
-    }
-  }
-  return "";
-}
-
 TEST(MemfdMemoryTest, ArenasStayOutOfCoreFilesAndWhereTheLimitAllowsOutOfSwap) {
   testing::ManualExecutor executor;
   const std::unique_ptr<HostMemory> memory = NewMemfdMemory(&executor);
   const auto arena = memory->CreateArena("flags", kExtentAlignBytes);
   ASSERT_TRUE(arena.ok()) << arena.status();
-  const std::string flags = FlagsOf((*arena)->data());
+  const std::string flags = testing::VmFlagsOf((*arena)->data());
   EXPECT_NE(flags.find(" dd "), std::string::npos) << flags;
   EXPECT_NE(flags.find(" dc "), std::string::npos) << flags;
   const absl::StatusOr<Mapping> probe = Mapping::Anonymous(kExtentAlignBytes);
@@ -76,7 +60,7 @@ TEST(MemfdMemoryTest, ArenasStayOutOfCoreFilesAndWhereTheLimitAllowsOutOfSwap) {
 TEST(MappingTest, AnonymousMemoryStaysOutOfCoreFiles) {
   const absl::StatusOr<Mapping> mapping = Mapping::Anonymous(kSlotAlignBytes);
   ASSERT_TRUE(mapping.ok());
-  EXPECT_NE(FlagsOf(mapping->data()).find(" dd "), std::string::npos);
+  EXPECT_NE(testing::VmFlagsOf(mapping->data()).find(" dd "), std::string::npos);
 }
 
 }  // namespace

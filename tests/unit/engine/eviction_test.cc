@@ -93,6 +93,19 @@ TEST_F(EvictionTest, ARequestNeverEvictsWhatItTouchedItself) {
   EXPECT_EQ(Matched(ns, Chain(1, 8)), 8u);
 }
 
+TEST_F(EvictionTest, OnAFullDiskARequestNeverEvictsWhatItHasJustStored) {
+  constexpr uint64_t kOnDisk = 8;
+  Start({Rules("a/p", 64 * kMiB, kOnDisk * (kTestBlockBytes + kNvmeHeaderBytes))});
+  const NamespaceId ns = Open("a/p");
+  ASSERT_EQ(Store("a/p", ns, Chain(1, 4 * kOnDisk), 7), 4 * kOnDisk);
+  AdvanceMs(2000);  // what was put off is tried again
+  const TenantTierStats nvme = TierStatsOf("a/p", TierKind::kNvme);
+  EXPECT_EQ(nvme.blocks, kOnDisk);
+  EXPECT_EQ(nvme.evictions(), 0u);
+  EXPECT_GT(nvme.refusal(Refusal::kTenantLimit).count, 0u) << "told, not made room for";
+  EXPECT_EQ(Matched(ns, Chain(1, 4 * kOnDisk)), 4 * kOnDisk);
+}
+
 TEST_F(EvictionTest, TheEntryCapCountsBlocks) {
   auto rules = Rules("a/p", 64 * kMiB);
   rules.max_entries = 5;
