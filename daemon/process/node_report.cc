@@ -38,7 +38,7 @@ std::string NoteOf(const NvmeStackDisk& disk, const tier::DiskStats& stats) {
   }
   if (stats.counters.quarantined_slots == 0) return disk.engine_note;
   return absl::StrCat(stats.counters.quarantined_slots,
-                      " places of the device failed a write and are kept out of use -> look at the disk (smartctl)");
+                      " places of the device failed and are kept out of use -> look at the disk (smartctl)");
 }
 
 std::vector<tier::ConfiguredDisk> DisksOf(const NvmeStack& nvme, const engine::EngineStats& stats) {

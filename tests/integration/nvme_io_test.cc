@@ -1,7 +1,10 @@
-// What a real kvartald does its disk I/O with, and what it says when that is not io_uring.
+// What a real kvartald does its disk I/O with, and what it says when that is not io_uring, or not direct.
+#include <sys/mount.h>
+
 #include "daemon/device/uring.h"
 #include "tests/integration/nvme_fixture.h"
 #include "tests/support/deny.h"
+#include "tests/support/scratch_dir.h"
 
 namespace kvartal::testing {
 namespace {
@@ -16,7 +19,8 @@ DaemonOptions WithIo(const std::string& io) {
 
 class NvmeIoTest : public NvmeTest {
  protected:
-  explicit NvmeIoTest(const std::string& io = "auto") : NvmeTest(WithIo(io)) {}
+  explicit NvmeIoTest(const std::string& io = "auto") : NvmeIoTest(WithIo(io)) {}
+  explicit NvmeIoTest(DaemonOptions options) : NvmeTest(std::move(options)) {}
 
   // Stores more than memory holds, reads it back before and after a restart.
   void ExpectServes() {
@@ -70,6 +74,45 @@ TEST_F(NvmeIoTest, WithLittleLockedMemoryItServesEitherWay) {
   if (!Status().direct_io()) GTEST_SKIP() << "no O_DIRECT here";
   // A kernel that counts rings as locked memory leaves the threads, and that is told.
   EXPECT_EQ(Status().io_engine() == "threads", !NvmeNote().empty()) << NvmeNote();
+  ASSERT_NO_FATAL_FAILURE(ExpectServes());
+}
+
+// A file system that takes no O_DIRECT, for as long as this lives.
+class Ramfs {
+ public:
+  Ramfs() : mounted_(::mount("ramfs", folder_.path().c_str(), "ramfs", 0, "") == 0) {}
+  ~Ramfs() {
+    if (mounted_) ::umount2(folder_.path().c_str(), MNT_DETACH);
+  }
+  Ramfs(const Ramfs&) = delete;
+  Ramfs& operator=(const Ramfs&) = delete;
+  bool mounted() const { return mounted_; }
+  DaemonOptions WithDiskHere() const {
+    DaemonOptions options = WithIo("auto");
+    options.nvme_path = folder_.File("nvme.dat");
+    return options;
+  }
+
+ private:
+  const ScratchDir folder_;
+  const bool mounted_;
+};
+
+class NvmePageCacheTest : private Ramfs, public NvmeIoTest {
+ protected:
+  NvmePageCacheTest() : NvmeIoTest(WithDiskHere()) {}
+  using Ramfs::mounted;
+};
+
+TEST_F(NvmePageCacheTest, WhereDirectIoIsRefusedThePageCacheServesAndEverybodyIsTold) {
+  if (!mounted()) GTEST_SKIP() << "mounting needs root";
+  ASSERT_NO_FATAL_FAILURE(Start());
+  EXPECT_FALSE(Status().direct_io());
+  EXPECT_EQ(Metric("kvartal_direct_io "), 0);
+  EXPECT_THAT(daemon_.Ctl({"status"}).out, HasSubstr("page cache"));
+  for (const std::string& where :
+       {NvmeNote(), daemon_.log(), daemon_.Ctl({"doctor", "--config", daemon_.config_path()}).out})
+    EXPECT_THAT(where, HasSubstr("takes no O_DIRECT"));
   ASSERT_NO_FATAL_FAILURE(ExpectServes());
 }
 
