@@ -105,7 +105,7 @@ absl::Status JudgeFront(const Candidate& file, const BlockFileOptions& options) 
     if (got == 0) break;
     read += static_cast<size_t>(got);
   }
-  const absl::Status judged = options.judge(front);
+  absl::Status judged = options.judge(front);
   if (judged.ok()) return judged;
   return absl::InvalidArgumentError(absl::StrCat(options.path, ": ", judged.message()));
 }
